@@ -1,0 +1,53 @@
+// An ordered list of named scalar values: the form in which workloads and configs travel between
+// an operation, the tuner and a profile, none of which knows the others' field names.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace turbotune {
+
+using FieldValue = std::variant<bool, std::int64_t, std::string>;
+
+std::string to_string(const FieldValue& value);
+
+class Fields {
+  public:
+    using Entry = std::pair<std::string, FieldValue>;
+
+    Fields() = default;
+    Fields(std::initializer_list<Entry> entries);
+
+    // Replaces an existing field in place, else appends.
+    Fields& set(std::string_view name, FieldValue value);
+    // `const char*` would otherwise convert to bool.
+    Fields& set(std::string_view name, const char* value) { return set(name, FieldValue(std::string(value))); }
+    Fields& set(std::string_view name, int value) { return set(name, FieldValue(std::int64_t{value})); }
+
+    bool contains(std::string_view name) const { return find(name) != nullptr; }
+    const FieldValue* find(std::string_view name) const;
+
+    // Throw InvalidArgument naming the field when it is missing or of another type.
+    std::int64_t integer(std::string_view name) const;
+    bool boolean(std::string_view name) const;
+    const std::string& text(std::string_view name) const;
+
+    const std::vector<Entry>& entries() const { return entries_; }
+    bool empty() const { return entries_.empty(); }
+
+    // "block_m=64 block_n=64 stages=2": stable, for logs, keys and tie rules.
+    std::string to_string() const;
+
+    // Equal when the same names hold the same values, whatever their order.
+    friend bool operator==(const Fields& a, const Fields& b);
+    friend bool operator!=(const Fields& a, const Fields& b) { return !(a == b); }
+
+  private:
+    std::vector<Entry> entries_;
+};
+
+}  // namespace turbotune

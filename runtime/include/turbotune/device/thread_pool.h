@@ -1,0 +1,32 @@
+// The CPU device's threads. One pool per process; its size is the number of usable CPUs (affinity
+// mask and cgroup quota), or TURBOTUNE_CPU_THREADS.
+#pragma once
+
+#include <cstddef>
+
+namespace turbotune {
+
+class ThreadPool {
+  public:
+    static ThreadPool& shared();
+    int threads() const;
+
+    // Calls body(context, index, thread) for every index in [0, count), threads taking the next index
+    // as they finish, the caller working along; returns when all are done. Calls from several threads
+    // take turns. Allocates nothing. A nested call runs in the calling thread.
+    using Body = void (*)(void* context, std::size_t index, int thread);
+    void run(std::size_t count, Body body, void* context);
+
+    // At least `bytes` of 64-byte aligned scratch that belongs to `thread` (< threads()) between
+    // reserve_scratch calls. reserve_scratch grows it; call it before run, never inside.
+    void reserve_scratch(std::size_t bytes);
+    std::byte* scratch(int thread);
+
+  private:
+    ThreadPool();
+    ~ThreadPool();
+    struct State;
+    State* state_;
+};
+
+}  // namespace turbotune

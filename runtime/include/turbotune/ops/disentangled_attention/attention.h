@@ -1,0 +1,53 @@
+// The operation for C++ programs: a problem, its plan, and execution on the caller's stream and buffers.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "turbotune/ops/disentangled_attention/problem.h"
+#include "turbotune/ops/operation.h"
+
+namespace turbotune::disentangled_attention {
+
+// Device pointers (host pointers on the CPU device). Strides are those of the problem.
+struct Buffers {
+    const void* q = nullptr;                // [B, L, H*D]; packed [T, H*D]
+    const void* k = nullptr;
+    const void* v = nullptr;
+    const void* position_key = nullptr;     // [2*span, H*D]; needed with c2p
+    const void* position_query = nullptr;   // [2*span, H*D]; needed with p2c
+    const std::uint8_t* mask = nullptr;     // [B, L], 1 = keep; needed with problem.mask
+    const std::int32_t* cu_seqlens = nullptr;   // [B + 1]; needed when packed
+    void* out = nullptr;                    // like q
+    float* lse = nullptr;                   // [B, H, L] fp32, base 2; training_forward
+    void* workspace = nullptr;              // AttentionPlan::workspace_bytes()
+};
+
+class AttentionPlan {
+  public:
+    // Throws as Operation::plan. `stream` is only asked whether it is being captured.
+    static AttentionPlan create(Runtime& runtime, const Problem& problem, const Config* config = nullptr,
+                                StreamHandle stream = nullptr);
+    AttentionPlan(AttentionPlan&&) noexcept;
+    AttentionPlan& operator=(AttentionPlan&&) noexcept;
+    ~AttentionPlan();
+
+    const Problem& problem() const;
+    const Selection& selection() const;
+    std::size_t workspace_bytes() const;
+    std::vector<KernelMetadata> kernels() const;
+
+    // Enqueues. May be called from several threads at once, with different buffers and streams. The device's context
+    // must be current. Throws InvalidArgument naming a null or misaligned buffer, DeviceError when the launch fails.
+    void execute(const Buffers& buffers, StreamHandle stream = nullptr) const;
+
+  private:
+    struct State;
+    explicit AttentionPlan(std::unique_ptr<State> state);
+    std::unique_ptr<State> state_;
+};
+
+// The registered operation ("disentangled_attention").
+const Operation& operation();
+
+}  // namespace turbotune::disentangled_attention

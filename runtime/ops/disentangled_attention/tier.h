@@ -1,0 +1,49 @@
+// A tier of the operation: which workloads its kernels serve, with which configs, at what cost, and how they are
+// launched. Internal to ops/disentangled_attention.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "turbotune/kernel/kernel_spec.h"
+#include "turbotune/kernel/loaded_kernel.h"
+#include "turbotune/ops/disentangled_attention/problem.h"
+#include "turbotune/ops/operation.h"
+
+namespace turbotune::disentangled_attention {
+
+struct KernelLaunch {
+    KernelSpec spec;
+    LaunchShape shape;
+};
+
+class Tier {
+  public:
+    virtual ~Tier() = default;
+    virtual const char* name() const = 0;   // "mma", "simt", "host", "reference"
+    // Empty when this tier serves the workload (the problem fields pass, layout, head_dim, precision); else why not.
+    virtual std::string refuse(const Workload& workload) const = 0;
+    // Every config worth measuring, best guess first; each has "tier" = name() as its first field.
+    virtual std::vector<Config> candidates(const Workload& workload, const DeviceInfo& device) const = 0;
+    // Throws InvalidArgument when a field is missing, unknown, or not a value that candidates() may produce: this is
+    // the check that a config from a profile must pass.
+    virtual Resources resources(const Workload& workload, const Config& config) const = 0;
+    // The kernels of one execution, in launch order, each taking one ForwardParams by value.
+    virtual std::vector<KernelLaunch> launches(const Problem& problem, const Config& config,
+                                               const DeviceInfo& device) const = 0;
+    virtual std::size_t workspace_bytes(const Problem& problem, const Config& config) const { (void)problem, (void)config; return 0; }
+};
+
+// The template parameters that follow from the problem alone, the same names in every template: head_dim (int),
+// dtype (int: 0 f32, 1 f16, 2 bf16), c2p, p2c, mask, packed, lse (bool).
+Fields problem_parameters(const Problem& problem);
+
+const Tier& mma_tier();
+const Tier& simt_tier();
+const Tier& host_tier();
+const Tier& reference_tier();      // plain fp32 kernel on a GPU, plain float64 loops on the CPU
+// Throws InvalidArgument for an unknown name.
+const Tier& find_tier(const std::string& name);
+
+}  // namespace turbotune::disentangled_attention

@@ -1,0 +1,18 @@
+# Writes OUTPUT: the table of every text below ROOT (kernel/template_table.h declares it).
+file(GLOB_RECURSE paths RELATIVE ${ROOT} ${ROOT}/*)
+list(SORT paths)
+set(out "#include \"template_table.h\"\n\nnamespace turbotune {\n\nconst EmbeddedTemplate embedded_templates[] = {\n")
+set(count 0)
+foreach(path IN LISTS paths)
+    file(READ ${ROOT}/${path} text HEX)
+    # Bytes as an array: no escaping, no limit on the length of a literal.
+    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${text}")
+    string(APPEND arrays "static const unsigned char text_${count}[] = {${bytes}0x00};\n")
+    string(LENGTH "${text}" digits)
+    math(EXPR length "${digits} / 2")
+    string(APPEND rows "    {\"${path}\", reinterpret_cast<const char*>(text_${count}), ${length}},\n")
+    math(EXPR count "${count} + 1")
+endforeach()
+string(APPEND out "${rows}};\nconst int embedded_template_count = ${count};\n\n}  // namespace turbotune\n")
+string(REPLACE "const EmbeddedTemplate" "${arrays}\nconst EmbeddedTemplate" out "${out}")
+file(WRITE ${OUTPUT} "${out}")
