@@ -6,7 +6,7 @@
 namespace turbotune {
 
 struct EmbeddedTemplate {
-    const char* path;   // below kernel_templates/
+    const char* path;  // below kernel_templates/
     const char* text;
     std::size_t bytes;
 };

@@ -3,6 +3,9 @@
 
 add_library(turbotune_warnings INTERFACE)
 target_compile_options(turbotune_warnings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    target_compile_options(turbotune_warnings INTERFACE -Wno-restrict)   # false alarms: gcc bug 105651
+endif()
 if(TURBOTUNE_WARNINGS_AS_ERRORS)
     target_compile_options(turbotune_warnings INTERFACE -Werror)
 endif()
@@ -13,10 +16,23 @@ function(turbotune_header_only name include_dir)
     target_compile_definitions(turbotune_${name} INTERFACE ${ARGN})
 endfunction()
 
-# turbotune_room(NAME ROOT DEPENDS lower... LINK others...)
+# turbotune_fmt: a static library made from fmt's headers, else header only.
+function(turbotune_fmt_library include_dir)
+    set(here ${CMAKE_SOURCE_DIR}/tools/cmake)
+    try_compile(TURBOTUNE_FMT_COMPILED ${CMAKE_BINARY_DIR}/fmt_probe SOURCES ${here}/fmt_library.cpp ${here}/fmt_probe.cpp
+                CMAKE_FLAGS -DINCLUDE_DIRECTORIES=${include_dir} CXX_STANDARD 20)
+    if(TURBOTUNE_FMT_COMPILED)
+        add_library(turbotune_fmt STATIC ${here}/fmt_library.cpp)
+        target_include_directories(turbotune_fmt SYSTEM PUBLIC ${include_dir})
+    else()
+        turbotune_header_only(fmt ${include_dir} FMT_HEADER_ONLY)
+    endif()
+endfunction()
+
+# turbotune_room(NAME INCLUDE_DIR DEPENDS lower... LINK others...)
 # Sources: every .cpp below the current folder/NAME (or the folder itself when it is called NAME).
-# Headers: ROOT/turbotune/NAME, seen through a link in a folder of this room's own.
-function(turbotune_room name root)
+# Headers: INCLUDE_DIR/turbotune/NAME, where INCLUDE_DIR holds this room alone.
+function(turbotune_room name include_dir)
     cmake_parse_arguments(ROOM "" "SOURCE_DIR" "DEPENDS;LINK" ${ARGN})
     if(NOT ROOM_SOURCE_DIR)
         set(ROOM_SOURCE_DIR ${CMAKE_CURRENT_SOURCE_DIR}/${name})
@@ -26,9 +42,6 @@ function(turbotune_room name root)
         set(sources ${CMAKE_BINARY_DIR}/rooms/${name}_empty.cpp)
         file(WRITE ${sources} "")
     endif()
-    set(include_dir ${CMAKE_BINARY_DIR}/rooms/${name})
-    file(MAKE_DIRECTORY ${include_dir}/turbotune)
-    file(CREATE_LINK ${root}/turbotune/${name} ${include_dir}/turbotune/${name} SYMBOLIC)
     add_library(turbotune_${name} STATIC ${sources})
     target_include_directories(turbotune_${name} PUBLIC ${include_dir} PRIVATE ${ROOM_SOURCE_DIR})
     foreach(lower IN LISTS ROOM_DEPENDS)

@@ -21,7 +21,7 @@ struct KernelLaunch {
 class Tier {
   public:
     virtual ~Tier() = default;
-    virtual const char* name() const = 0;   // "mma", "simt", "host", "reference"
+    virtual const char* name() const = 0;  // "mma", "simt", "host", "reference"
     // Empty when this tier serves the workload (the problem fields pass, layout, head_dim, precision); else why not.
     virtual std::string refuse(const Workload& workload) const = 0;
     // Every config worth measuring, best guess first; each has "tier" = name() as its first field.
@@ -32,7 +32,10 @@ class Tier {
     // The kernels of one execution, in launch order, each taking one ForwardParams by value.
     virtual std::vector<KernelLaunch> launches(const Problem& problem, const Config& config,
                                                const DeviceInfo& device) const = 0;
-    virtual std::size_t workspace_bytes(const Problem& problem, const Config& config) const { (void)problem, (void)config; return 0; }
+    virtual std::size_t workspace_bytes(const Problem& problem, const Config& config) const {
+        (void)problem, (void)config;
+        return 0;
+    }
 };
 
 // The template parameters that follow from the problem alone, the same names in every template: head_dim (int),
@@ -42,7 +45,7 @@ Fields problem_parameters(const Problem& problem);
 const Tier& mma_tier();
 const Tier& simt_tier();
 const Tier& host_tier();
-const Tier& reference_tier();      // plain fp32 kernel on a GPU, plain float64 loops on the CPU
+const Tier& reference_tier();  // plain fp32 kernel on a GPU, plain float64 loops on the CPU
 // Throws InvalidArgument for an unknown name.
 const Tier& find_tier(const std::string& name);
 

@@ -2,9 +2,12 @@
 // an operation, the tuner and a profile, none of which knows the others' field names.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -26,7 +29,11 @@ class Fields {
     Fields& set(std::string_view name, FieldValue value);
     // `const char*` would otherwise convert to bool.
     Fields& set(std::string_view name, const char* value) { return set(name, FieldValue(std::string(value))); }
-    Fields& set(std::string_view name, int value) { return set(name, FieldValue(std::int64_t{value})); }
+    // Of any width: without this a bool or a 64-bit number would pass through a narrower integer.
+    Fields& set(std::string_view name, std::integral auto value) {
+        if constexpr (std::is_same_v<decltype(value), bool>) return set(name, FieldValue(value));
+        else return set(name, FieldValue(static_cast<std::int64_t>(value)));
+    }
 
     bool contains(std::string_view name) const { return find(name) != nullptr; }
     const FieldValue* find(std::string_view name) const;

@@ -14,7 +14,8 @@ std::optional<std::string> read_file(const std::string& path);
 
 // Temp file in the same directory, fsync, rename, fsync of the directory: a reader sees the old
 // file or the new one, never a part. Returns 0, or the errno of the step that failed, after
-// removing the temp file; the old file is then unchanged.
+// removing the temp file; the old file is then unchanged (unless only the last step failed). A process
+// killed half way leaves a file called ".tmp-...", which nobody reads.
 int write_file_atomic(const std::string& path, std::string_view bytes, unsigned mode = 0644);
 
 // Creates every missing directory of the path. 0 or errno.

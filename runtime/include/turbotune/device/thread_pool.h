@@ -26,6 +26,7 @@ class ThreadPool {
     ThreadPool();
     ~ThreadPool();
     struct State;
+    State& live_state();
     State* state_;
 };
 

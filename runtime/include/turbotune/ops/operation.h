@@ -97,6 +97,12 @@ class Operation {
     // Every kernel that plan(problem, config) loads.
     virtual std::vector<KernelSpec> kernels(const Fields& problem, const Config& config, const DeviceInfo& device) const = 0;
 
+    // One problem for each set of kernels that tuning the workload compiles (one per element type, say), without data:
+    // what compile-ahead asks. kernels() of these covers kernels() of every parity and timing case.
+    virtual std::vector<Fields> problems(const Workload& workload, const DeviceInfo& device) const {
+        return {timing_case(workload, device, 1).problem};
+    }
+
     // Small and odd shapes with every mask pattern and float64 results, then the full length of the family with
     // no `expected` (reference_config). `seed` draws fresh data.
     virtual std::vector<TestCase> parity_cases(const Workload& workload, const DeviceInfo& device, std::uint64_t seed) const = 0;

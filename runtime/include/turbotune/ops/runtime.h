@@ -43,8 +43,9 @@ class Runtime {
     KernelCache& kernels();
     const std::vector<LoadedProfile>& profiles();
 
-    // The config for a problem of this workload, by policy. `problem` is what an autotune run measures; while `stream`
-    // is being captured nothing is tuned (heuristic, one warning). Throws ProfileMiss under profile_only.
+    // The config for a problem of this workload, by policy. An autotune run measures the workload's timing case and
+    // picks only what also plans `problem`; while `stream` is being captured nothing is tuned (heuristic, one warning).
+    // Throws ProfileMiss under profile_only, Unsupported or InvalidArgument for a fixed config that may not run.
     Selection select(const Operation& operation, const Workload& workload, const Fields& problem, StreamHandle stream = nullptr);
 
     // Constant tables in device memory: the same bytes give the same pointer, which lives as long as the runtime.

@@ -1,0 +1,402 @@
+#!/usr/bin/env python3
+"""Compiles variants of the sm_90 forward kernel of disentangled attention, checks them against float64 and times them.
+
+    sm90_forward.py compile DIR [name:field=value,...] ...   needs NVRTC (libnvrtc.so.13), no GPU
+    sm90_forward.py run DIR [--no-check] [--no-time]         needs PyTorch and a GPU of compute capability 9.0
+
+Each variant runs in a process of its own that is killed when it hangs.
+"""
+import ctypes
+import json
+import math
+import os
+import re
+import signal
+import sys
+import time
+
+ROOT = os.environ.get("TURBOTUNE_TEMPLATE_DIR") or \
+    os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kernel_templates")
+KERNEL, EXPAND = "disentangled_attention_forward_sm90", "disentangled_attention_expand_positions"
+DEFAULTS = dict(head_dim=64, dtype=2, c2p=True, p2c=True, mask=False, packed=False, lse=True, warpgroups=2, block_n=128,
+                stages=2, aligned=True, contiguous=False,
+                spare_chunks=0, resident=False, prefetch=False)
+LENGTHS = (128, 512, 1024, 2048, 4096, 8192)
+ONE_LENGTH = int(os.environ.get("ONE_LENGTH", "0"))   # time this length only, for a profiler
+SECONDS_PER_VARIANT = 15
+
+
+def render(path, config):
+    seen, out = set(), []
+
+    def constant(name, value):
+        kind = "bool" if isinstance(value, bool) else "int"
+        return f"constexpr {kind} {name} = {str(value).lower()};\n"
+
+    def add(name):
+        for line in open(os.path.join(ROOT, name)):
+            include = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+            if not include:
+                if "#pragma once" not in line:
+                    out.append(line)
+                continue
+            if include[1] in seen:
+                continue
+            seen.add(include[1])
+            if include[1] == "config":
+                out.append("namespace config {\n" + "".join(constant(*field) for field in config.items()) + "}\n")
+            else:
+                add(include[1])
+
+    add(path)
+    return "".join(out)
+
+
+def shared_bytes(c):
+    """The sum of sm90_layout.cuh."""
+    bias, units = c["c2p"] or c["p2c"], c["block_n"] // 64
+    ring = c["warpgroups"] + units + c["spare_chunks"]
+    width = 2 * c["head_dim"]
+    tables = c["c2p"] + c["p2c"]
+    c_pitch = 2 * (c["block_n"] + 24)
+    scores = (64 * c_pitch + 32) * c["c2p"] + (units * 64 * 2 * 88 + 32) * c["p2c"]
+    out_pitch = c_pitch if c["c2p"] and c_pitch >= width + 16 else width + 16
+    scratch = max(scores, 64 * out_pitch + 32)
+    total = 2 * c["stages"] * c["block_n"] * width + tables * ring * 64 * width + 64 * c["warpgroups"] * width
+    total += c["warpgroups"] * scratch + 4 * width * bias + (16 * c["stages"] + 16) * c["mask"]
+    return total + 8 * (4 * c["stages"] + ring * bias + 2)
+
+
+def compile_source(nvrtc, source):
+    program = ctypes.c_void_p()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"forward_sm90.cu", 0, None, None)
+    options = [b"--gpu-architecture=sm_90a", b"-std=c++20", b"--ptxas-options=-v", b"--no-cache"]
+    status = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    size = ctypes.c_size_t()
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    if status:
+        raise SystemExit(log.value.decode())
+    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    image = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetCUBIN(program, image)
+    return image.raw, log.value.decode()
+
+
+def compile_variants(directory, texts):
+    os.makedirs(directory, exist_ok=True)
+    nvrtc = ctypes.CDLL("libnvrtc.so.13")
+    variants = []
+    for text in texts:
+        name, _, fields = text.partition(":")
+        config = dict(DEFAULTS)
+        for field in filter(None, fields.split(",")):
+            key, value = field.split("=")
+            config[key] = value == "true" if value in ("true", "false") else int(value)
+        image, log = compile_source(nvrtc, render("disentangled_attention/forward_sm90.cu", config))
+        registers = re.search(r"Used (\d+) registers", log)
+        spills = re.search(r"(\d+) bytes spill stores", log)
+        loud = re.findall(r".*C75\d\d.*", log)
+        print(f"{name}: {registers and registers[1]} registers, {spills and spills[1]} spilled, "
+              f"{shared_bytes(config)} shared {' '.join(loud)}", flush=True)
+        open(os.path.join(directory, name + ".cubin"), "wb").write(image)
+        if config["c2p"] or config["p2c"]:
+            image, _ = compile_source(nvrtc, render("disentangled_attention/expand_positions.cu", config))
+            open(os.path.join(directory, name + ".expand.cubin"), "wb").write(image)
+        variants.append(dict(name=name, config=config))
+    path = os.path.join(directory, "variants.json")
+    kept = [v for v in (json.load(open(path)) if os.path.exists(path) else []) if v["name"] not in {w["name"] for w in variants}]
+    json.dump(kept + variants, open(path, "w"))
+
+
+class Params(ctypes.Structure):
+    _fields_ = ([(n, ctypes.c_void_p) for n in ("q", "k", "v", "position_key", "position_query", "mask", "cu_seqlens",
+                                                "slots", "out", "lse", "workspace")] +
+                [(n, ctypes.c_longlong) for n in (
+                    "q_batch", "q_row", "q_head", "k_batch", "k_row", "k_head", "v_batch", "v_row", "v_head", "out_batch",
+                    "out_row", "out_head", "position_key_row", "position_key_head", "position_query_row",
+                    "position_query_head", "mask_batch", "tokens")] +
+                [(n, ctypes.c_int) for n in ("batch", "heads", "length", "band", "span")] + [("scale_log2", ctypes.c_float)])
+
+
+def slot_table(buckets, longest):
+    span = buckets if buckets > 0 else longest
+
+    def bucket(d):
+        middle = buckets // 2
+        if buckets <= 0 or abs(d) <= middle:
+            return d
+        steps = math.ceil(math.log(abs(d) / middle) / math.log((longest - 1) / middle) * (middle - 1)) + middle
+        return steps if d > 0 else -steps
+
+    def slot(d):
+        return min(max(bucket(d) + span, 0), 2 * span - 1)
+
+    band = 1
+    reach = 4 * max(longest, span)
+    while any(slot(s * d) != slot(s * reach) for s in (1, -1) for d in (band, band + 1, band + 2)):
+        band += 1
+    return span, band, [slot(d) for d in range(-band, band + 1)]
+
+
+class Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_int * 15)]
+
+
+class LaunchConfig(ctypes.Structure):
+    _fields_ = [("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
+                ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(Attribute)), ("count", ctypes.c_uint)]
+
+
+class Driver:
+    def __init__(self, torch, path, config):
+        self.torch, self.config = torch, config
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.function, self.shared = self.load(path, KERNEL), shared_bytes(config)
+        self.check(self.cuda.cuFuncSetAttribute(self.function, 8, self.shared))
+        self.expand = self.load(path.replace(".cubin", ".expand.cubin"), EXPAND) if config["c2p"] or config["p2c"] else None
+        self.sms = torch.cuda.get_device_properties(0).multi_processor_count
+
+    def load(self, path, name):
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self.check(self.cuda.cuModuleLoadData(ctypes.byref(module), open(path, "rb").read()))
+        self.check(self.cuda.cuModuleGetFunction(ctypes.byref(function), module, name.encode()))
+        return function
+
+    def check(self, status):
+        if status:
+            raise RuntimeError(f"driver error {status}")
+
+    def enqueue(self, function, grid, block, shared, p, programmatic):
+        attribute = Attribute(6, 0, 1)   # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        launch = LaunchConfig((grid, 1, 1), (block, 1, 1), shared, self.torch.cuda.current_stream().cuda_stream,
+                              ctypes.pointer(attribute), int(programmatic))
+        argument = (ctypes.c_void_p * 1)(ctypes.addressof(p))
+        self.check(self.cuda.cuLaunchKernelEx(ctypes.byref(launch), function, argument, None))
+
+    def launch(self, p):
+        rows = 64 * self.config["warpgroups"]
+        if self.expand:
+            chunks = (p.band + 63) // 64 + (p.band + 126) // 64 + 1
+            self.enqueue(self.expand, p.heads * chunks, 256, 0, p, False)
+        blocks = min(self.sms, (p.length + rows - 1) // rows * p.batch * p.heads)
+        self.enqueue(self.function, blocks, rows * 2 + 128, self.shared, p, self.expand is not None)
+
+
+class Problem:
+    def __init__(self, torch, config, batch, heads, length, buckets=256, longest=512, fused=False, mask=None, lengths=None,
+                 seed=0, scale=1.0):
+        torch.manual_seed(seed)
+        self.torch, self.config, self.mask, self.lengths = torch, config, mask, lengths
+        dim, dtype = config["head_dim"], torch.float16 if config["dtype"] == 1 else torch.bfloat16
+        self.batch, self.heads, self.length, self.dim = batch, heads, length, dim
+        self.rows = sum(lengths) if lengths else batch * length
+        width = heads * dim
+        span, band, slots = slot_table(buckets, longest)
+        if fused:
+            all_three = torch.randn(self.rows, 3 * width, device="cuda") * scale
+            all_three = all_three.to(dtype)
+            self.q, self.k, self.v = all_three[:, :width], all_three[:, width:2 * width], all_three[:, 2 * width:]
+        else:
+            self.q, self.k, self.v = ((torch.randn(self.rows, width, device="cuda") * scale).to(dtype) for _ in range(3))
+        self.pk, self.pq = ((torch.randn(2 * span, width, device="cuda") * scale).to(dtype) for _ in range(2))
+        self.out = torch.full((self.rows, width), float("nan"), device="cuda", dtype=dtype)
+        self.lse = torch.full((heads * self.rows,), float("nan"), device="cuda")
+        self.slots, self.band = torch.tensor(slots, dtype=torch.int32, device="cuda"), band
+        self.scale = 1 / math.sqrt(dim * (1 + config["c2p"] + config["p2c"]))
+        p = self.p = Params()
+        for n, t in (("q", self.q), ("k", self.k), ("v", self.v), ("out", self.out)):
+            setattr(p, n, t.data_ptr())
+            setattr(p, n + "_row", t.stride(0))
+            setattr(p, n + "_batch", t.stride(0) * length)
+            setattr(p, n + "_head", dim)
+        for n, t in (("position_key", self.pk), ("position_query", self.pq)):
+            setattr(p, n, t.data_ptr())
+            setattr(p, n + "_row", t.stride(0))
+            setattr(p, n + "_head", dim)
+        tables = config["c2p"] + config["p2c"]
+        chunks = (band + 63) // 64 + (band + 126) // 64 + 1
+        self.workspace = torch.full((max(1, heads * chunks * tables * 64 * dim),), float("nan"), device="cuda", dtype=dtype)
+        p.workspace = self.workspace.data_ptr()
+        p.slots, p.lse = self.slots.data_ptr(), self.lse.data_ptr()
+        if mask is not None:
+            self.mask = mask.to(torch.uint8).cuda().contiguous()
+            p.mask, p.mask_batch = self.mask.data_ptr(), length
+        if lengths:
+            starts = [0]
+            for n in lengths:
+                starts.append(starts[-1] + n)
+            self.starts = torch.tensor(starts, dtype=torch.int32, device="cuda")
+            p.cu_seqlens, p.tokens = self.starts.data_ptr(), self.rows
+        p.batch, p.heads, p.length, p.band, p.span = batch, heads, length, band, span
+        p.scale_log2 = self.scale * math.log2(math.e)
+
+    def sequence(self, first, length, keep):
+        torch = self.torch
+        cut = lambda t: t[first:first + length].reshape(length, self.heads, self.dim).transpose(0, 1).double()
+        q, k, v = cut(self.q), cut(self.k), cut(self.v)
+        i = torch.arange(length, device="cuda")
+        slot = self.slots.long()[(i[:, None] - i[None, :]).clamp(-self.band, self.band) + self.band]
+        s = q @ k.transpose(1, 2)
+        table = lambda t: t.reshape(-1, self.heads, self.dim).transpose(0, 1).double()
+        if self.config["c2p"]:
+            s += (q @ table(self.pk).transpose(1, 2)).gather(2, slot[None].expand(self.heads, -1, -1))
+        if self.config["p2c"]:
+            s += (k @ table(self.pq).transpose(1, 2)).gather(2, slot.t()[None].expand(self.heads, -1, -1)).transpose(1, 2)
+        s *= self.scale
+        if keep is not None:
+            s = s.masked_fill((keep == 0)[None, None, :], -math.inf)
+            s = torch.where((keep == 0)[None, :, None], torch.zeros_like(s), s)
+        return (torch.softmax(s, 2) @ v).transpose(0, 1).reshape(length, -1), torch.logsumexp(s, 2) * math.log2(math.e)
+
+    def errors(self):
+        """Largest error over largest value, relative RMS error, largest lse error."""
+        torch = self.torch
+        first, worst, square, total, largest, worst_lse = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+        for b, n in enumerate(self.lengths or [self.length] * self.batch):
+            if n:
+                want, lse = self.sequence(first, n, self.mask[b] if self.mask is not None else None)
+                got = self.out[first:first + n].double()
+                if not bool(torch.isfinite(got).all()):
+                    return math.inf, math.inf, math.inf
+                worst = max(worst, (got - want).abs().max().item())
+                square += (got - want).square().sum().item()
+                total += want.square().sum().item()
+                largest = max(largest, want.abs().max().item())
+                if self.config["lse"]:
+                    rows = self.lse.reshape(self.heads, -1)[:, first:first + n] if self.lengths else \
+                        self.lse.reshape(self.batch, self.heads, -1)[b]
+                    worst_lse = max(worst_lse, (rows.double() - lse).abs().nan_to_num(nan=math.inf).max().item())
+            first += n
+        return worst / largest, math.sqrt(square / max(total, 1e-30)), worst_lse
+
+
+def masks(torch, batch, length):
+    j = torch.arange(length)
+    torch.manual_seed(length)
+    rows = {"right": [j < max(1, length - 1 - (b * length) // (batch + 1)) for b in range(batch)],
+            "left": [j >= (b * length) // (batch + 1) for b in range(batch)],
+            "holes": [torch.rand(length) < 0.7 for b in range(batch)],
+            "last": [j == length - 1 for b in range(batch)],
+            "hidden": [j < 0 if b == 0 else j >= 0 for b in range(batch)],
+            "full": [j >= 0 for b in range(batch)]}
+    return {name: torch.stack(value) for name, value in rows.items()}
+
+
+def check_cases(torch, c):
+    tables = [(256, 512), (32, 64), (0, 40)]
+    if c["packed"]:
+        yield "packed mix", Problem(torch, c, 7, 3, 300, lengths=[20, 0, 60, 300, 1, 129, 128])
+        yield "packed long", Problem(torch, c, 3, 2, 1500, lengths=[1500, 700, 1337], fused=True)
+        yield "packed narrow", Problem(torch, c, 4, 2, 700, 32, 64, lengths=[700, 0, 513, 64])
+        return
+    if c["mask"]:
+        for length in (1, 33, 128, 200, 700):
+            for name, mask in masks(torch, 3, length).items():
+                yield f"{name} {length}", Problem(torch, c, 3, 2, length, *tables[length % 3], mask=mask)
+        return
+    if c["resident"]:
+        for length in (1, 63, 64, 65, 127, 128):
+            yield f"{length}", Problem(torch, c, 30, 12, length, seed=length)
+            yield f"{length} narrow", Problem(torch, c, 30, 5, length, *tables[1 + length % 2], seed=length)
+        return
+    for length in (1, 7, 63, 64, 65, 127, 128, 129, 191, 193, 255, 256, 300, 384, 512, 513, 640, 1000, 1500, 2100):
+        yield f"{length}", Problem(torch, c, 2, 3, length, fused=length % 2 == 1, seed=length)
+        if length < 1100:
+            yield f"{length} narrow", Problem(torch, c, 3, 2, length, *tables[1 + length % 2], seed=length)
+    yield "many", Problem(torch, c, 40, 12, 200)
+
+
+def check(torch, driver, config, tolerance=2e-2):
+    worst = [("", 0, 0, 0)] * 2
+    failures = 0
+    for name, problem in check_cases(torch, config):
+        driver.launch(problem.p)
+        torch.cuda.synchronize()
+        first = problem.out.clone()
+        errors = problem.errors()
+        driver.launch(problem.p)
+        torch.cuda.synchronize()
+        same = torch.equal(first, problem.out)
+        bad = not errors[0] <= tolerance or (config["lse"] and not errors[2] <= 2e-2) or not same
+        if bad:
+            failures += 1
+            if failures <= 6:
+                print(f"  WRONG {name}: max {errors[0]:.2e} rms {errors[1]:.2e} lse {errors[2]:.2e} repeatable {same}", flush=True)
+        worst[0] = max(worst[0], (name, *errors), key=lambda x: x[1])
+    length = 128 if config["resident"] else 300
+    big = Problem(torch, config, 2, 2, length, 32, 64, mask=torch.ones(2, length) if config["mask"] else None,
+                  lengths=[length, 100] if config["packed"] else None, scale=3e3 if config["dtype"] == 1 else 1e4)
+    driver.launch(big.p)
+    torch.cuda.synchronize()
+    finite = bool(torch.isfinite(big.out).all())
+    print(f"  checked: {failures} failures; worst {worst[0][0]}: max {worst[0][1]:.2e} rms {worst[0][2]:.2e} "
+          f"lse {worst[0][3]:.2e}; large finite {finite}", flush=True)
+
+
+def time_lengths(torch, driver, config):
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    row = []
+    for length in [ONE_LENGTH] if ONE_LENGTH else LENGTHS:
+        if config["resident"] and length > 128:
+            continue
+        batch = 16384 // length
+        mask = torch.ones(batch, length) if config["mask"] else None
+        problem = Problem(torch, config, batch, 12, length, mask=mask, lengths=[length] * batch if config["packed"] else None)
+        for _ in range(2):
+            driver.launch(problem.p)
+        times = []
+        for _ in range(15):
+            flush.zero_()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            driver.launch(problem.p)
+            end.record()
+            torch.cuda.synchronize()
+            times.append(begin.elapsed_time(end))
+        row.append(sorted(times)[len(times) // 2])
+        if ONE_LENGTH:
+            break
+    print("  ms " + " ".join(f"{t:.4f}" for t in row), flush=True)
+
+
+def run_variants(directory, options):
+    import torch
+    print("lengths " + " ".join(map(str, LENGTHS)), flush=True)
+    for variant in json.load(open(os.path.join(directory, "variants.json"))):
+        if os.environ.get("ONLY", variant["name"]) != variant["name"]:
+            continue
+        print(variant["name"], flush=True)
+        child = os.fork()
+        if child == 0:
+            try:
+                torch.backends.cuda.matmul.allow_tf32 = False
+                torch.cuda.init()
+                torch.empty(1, device="cuda")
+                driver = Driver(torch, os.path.join(directory, variant["name"] + ".cubin"), variant["config"])
+                if "--no-time" not in options and variant["config"]["head_dim"] == 64 and "notime" not in variant["name"]:
+                    time_lengths(torch, driver, variant["config"])
+                if "--no-check" not in options and "nocheck" not in variant["name"]:
+                    check(torch, driver, variant["config"])
+            except Exception as error:
+                print("  FAILED", error, flush=True)
+                os._exit(1)
+            os._exit(0)
+        deadline = time.time() + SECONDS_PER_VARIANT
+        while os.waitpid(child, os.WNOHANG)[0] == 0:
+            if time.time() > deadline:
+                print("  HUNG or too slow", flush=True)
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                break
+            time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3 or sys.argv[1] not in ("compile", "run"):
+        sys.exit(__doc__)
+    if sys.argv[1] == "compile":
+        compile_variants(sys.argv[2], sys.argv[3:])
+    else:
+        run_variants(sys.argv[2], sys.argv[3:])

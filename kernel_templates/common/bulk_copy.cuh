@@ -1,0 +1,23 @@
+// Bulk copies from global to shared memory (sm_90), completing on an mbarrier by bytes; and the order of dependent grids.
+// needs: common/types.cuh
+
+// Adds bytes to what the barrier's phase waits for; no arrival.
+__device__ __forceinline__ void barrier_expect_bytes(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Addresses and `bytes` are multiples of 16.
+__device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+// With a programmatic launch: lets the next grid start, and waits for the grid before this one and its writes.
+__device__ __forceinline__ void allow_next_grid() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void await_previous_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// Brings a cache line into L2.
+__device__ __forceinline__ void prefetch_line(const void* from) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)) : "memory");
+}

@@ -1,0 +1,66 @@
+// Disentangled attention, forward, for Hopper (sm_90a): wgmma, one producer warpgroup and `warpgroups` consumers of 64
+// query rows each, rings of buffers guarded by mbarriers, blocks that stay and take one work item after the other.
+//
+//   s_ij = q_i.k_j + [c2p] q_i.PK[slot(i-j)] + [p2c] k_j.PQ[slot(i-j)],   O = softmax_j(scale * s) V
+//
+// A tile of block_n keys is
+//   far   when every |i-j| >= band: all its pairs share one end slot e, so that q_i.PK_e is a constant of the row and
+//         k_j.PQ_e is folded into the operand, (q_i + PQ_e).k_j. It costs what plain attention does.
+//   near  otherwise: sm90_position.cuh.
+// q, k, v rows may lie anywhere (16-byte aligned with `aligned`): the producer copies rows with cp.async. PK and PQ come by
+// bulk copies of chunks of 64 distances, which expand_positions.cu laid out in the workspace.
+#include "config"
+#include "disentangled_attention/params.h"
+#include "common/types.cuh"
+#include "common/math.cuh"
+#include "common/async_copy.cuh"
+#include "common/mma.cuh"
+#include "common/bulk_copy.cuh"
+#include "common/mbarrier.cuh"
+#include "common/register_budget.cuh"
+#include "common/wgmma.cuh"
+#include "disentangled_attention/sequence.cuh"
+
+namespace {
+
+using namespace config;
+
+#include "disentangled_attention/sm90_layout.cuh"
+#include "disentangled_attention/sm90_producer.cuh"
+#include "disentangled_attention/sm90_position.cuh"
+#include "disentangled_attention/sm90_softmax.cuh"
+#include "disentangled_attention/sm90_consumer.cuh"
+
+// Registers of a thread after the warpgroups split what a launch of 384 threads got, 168 each.
+constexpr int consumer_registers = 232;
+constexpr int producer_registers = 40;
+
+}  // namespace
+
+extern "C" __global__ __launch_bounds__(threads, 1) void disentangled_attention_forward_sm90(
+    const __grid_constant__ ForwardParams p) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const u32 shared = shared_address(memory);
+    const int thread = int(threadIdx.x);
+    if (thread == 0) {
+        const int filled = producer_threads;
+        for (int i = 0; i < stages; ++i) {
+            barrier_init(shared + k_full + 8 * i, filled + (mask ? 4 : 0) + int(has_bias));
+            barrier_init(shared + k_empty + 8 * i, 4 * warpgroups);
+            barrier_init(shared + v_full + 8 * i, filled);
+            barrier_init(shared + v_empty + 8 * i, 4 * warpgroups);
+        }
+        for (int i = 0; has_bias && i < ring; ++i) barrier_init(shared + strip_empty + 8 * i, 4 * warpgroups);
+        barrier_init(shared + q_full, filled + (mask ? 1 : 0));
+        barrier_init(shared + q_empty, 4 * warpgroups);
+        barrier_init_fence();
+    }
+    __syncthreads();
+    if (thread >= 128 * warpgroups) {
+        if constexpr (warpgroups == 2) registers_lower<producer_registers>();
+        produce(p, memory, shared, thread - 128 * warpgroups);
+    } else {
+        if constexpr (warpgroups == 2) registers_raise<consumer_registers>();
+        Consumer(p, memory, shared, thread).run();
+    }
+}

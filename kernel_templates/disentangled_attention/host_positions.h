@@ -1,0 +1,74 @@
+// Which position row each distance needs, as the host kernel walks over the keys from the last to the first, so that
+// the distances i - j grow from tile to tile.
+
+#include "common/host_vector.h"
+
+// Numbers the distances of a tile's window: a rank grows by one wherever the slot differs from that of the distance
+// below. Neighbouring distances therefore have ranks at most one apart, whatever the slot table holds, and distances
+// that share a slot share a rank: far fewer position rows than distances in the logarithmic region, one beyond the
+// band.
+class DistanceRanks {
+  public:
+    // ranks holds `window` numbers; `highest` is the largest distance that will ever be asked for.
+    DistanceRanks(const int* slots, int band, int* ranks, int window, int lowest, int highest)
+        : slots_(slots), band_(band), ranks_(ranks), window_(window), top_(lowest), highest_(highest), cursor_(lowest) {
+        if (cursor_ < -band_) cursor_ = -band_;
+        ranks_[0] = 0;
+        extend(1);
+    }
+
+    // ranks()[w] belongs to the distance lowest + w.
+    const int* ranks() const { return ranks_; }
+
+    void advance(int distances) {
+        __builtin_memmove(ranks_, ranks_ + distances, sizeof(int) * (window_ - distances));
+        extend(window_ - distances);
+    }
+
+    // The slots of the next `count` ranks not yet handed out; repeats the last one when there are no more.
+    void next_slots(int* to, int count) {
+        for (int n = 0; n < count; ++n) {
+            const int slot = slot_of(cursor_);
+            to[n] = slot;
+            int next = cursor_;
+            while (next < highest_ && slot_of(next) == slot) ++next;
+            if (slot_of(next) != slot) cursor_ = next;
+        }
+    }
+
+    int slot_of(int distance) const {
+        const int bounded = distance < -band_ ? -band_ : distance > band_ ? band_ : distance;
+        return slots_[bounded + band_];
+    }
+
+  private:
+    void extend(int from) {
+        int slot = slot_of(top_);
+        for (int w = from; w < window_; ++w) {
+            const int next = slot_of(++top_);
+            ranks_[w] = ranks_[w - 1] + (next != slot ? 1 : 0);
+            slot = next;
+        }
+    }
+
+    const int* slots_;
+    int band_;
+    int* ranks_;
+    int window_;
+    int top_;  // the distance of ranks_[window_ - 1]
+    int highest_;
+    int cursor_;  // the lowest distance of the next rank to hand out
+};
+
+// to[t][lane] = rows[t + lane][lane], in place: each step moves by one power of two the lanes that have that bit.
+inline void shear(Vec (&rows)[2 * kLanes - 1]) {
+    VecInt lane = VecInt{};
+#pragma GCC unroll 16
+    for (int l = 0; l < kLanes; ++l) lane[l] = l;
+#pragma GCC unroll 4
+    for (int bit = kLanes / 2; bit > 0; bit /= 2) {
+        const VecInt moves = (lane & bit) != 0;
+#pragma GCC unroll 32
+        for (int t = 0; t < kLanes - 1 + bit; ++t) rows[t] = moves ? rows[t + bit] : rows[t];
+    }
+}

@@ -1,0 +1,134 @@
+// Scores to probabilities: masks and the online softmax.
+// needs: sm90_layout.cuh, common/math.cuh
+
+struct Rows {
+    float bias[2];         // q_i.PK_e in far tiles, else 0; rows g and g + 8
+    float m[2], l[2];      // subtracted maximum (unscaled), sum of this thread's columns
+    u32 hidden;            // bit h: the query row is masked
+};
+
+__device__ __forceinline__ u32 range_word(int left) {
+    return left >= 32 ? 0xffffffffu : left <= 0 ? 0u : (1u << left) - 1;
+}
+
+// Keys of a unit that kept rows attend; bit = key. `keys_left`: keys in range, from the unit's first.
+struct KeyBits {
+    u32 keep[2];
+    bool all;
+
+    __device__ __forceinline__ KeyBits(const unsigned char* memory, int stage, int unit, int keys_left) {
+        all = keys_left >= 64;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            keep[i] = mask ? reinterpret_cast<const u32*>(memory + bits_offset)[stage * 4 + 2 * unit + i]
+                           : range_word(keys_left - 32 * i);
+            if constexpr (mask) all = all && keep[i] == 0xffffffffu;
+        }
+    }
+};
+
+// Masked rows attend every key in range equally.
+__device__ __forceinline__ void apply_mask(float (&s)[32], const Rows& rows, const KeyBits& bits, int keys_left, int c) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const bool hidden = mask && (rows.hidden >> half & 1);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const u32 word = (hidden ? range_word(keys_left - 32 * i) : bits.keep[i]) >> (2 * c);
+#pragma unroll
+            for (int n = 0; n < 4; ++n)
+#pragma unroll
+                for (int b = 0; b < 2; ++b) {
+                    float& score = s[(4 * i + n) * 4 + 2 * half + b];
+                    score = word >> (8 * n + b) & 1 ? (hidden ? 0.0f : score) : masked_score;
+                }
+        }
+    }
+}
+
+// Saturates in fp16: rounding of huge scores may exceed the bound of `lazy`.
+__device__ __forceinline__ u32 pack_probability(float low, float high) {
+    if constexpr (dtype == dtype_f16) {
+        u32 packed;
+        asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+        return packed;
+    } else {
+        return pack2<dtype>(low, high);
+    }
+}
+
+// One tile's step of the online softmax. `ratio`: what O and the old sums must be multiplied by.
+struct Softmax {
+    float offset[2], ratio[2], sum[2][2];
+
+    template <int count>
+    static __device__ __forceinline__ void maxima(float (&most)[2], const float (&s)[count]) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float top[2] = {fmaxf(s[2 * half], s[2 * half + 1]), fmaxf(s[4 + 2 * half], s[4 + 2 * half + 1])};
+#pragma unroll
+            for (int n = 2; n < count / 4; ++n)
+                top[n & 1] = fmaxf(top[n & 1], fmaxf(s[4 * n + 2 * half], s[4 * n + 2 * half + 1]));
+            most[half] = fmaxf(top[0], top[1]);
+        }
+    }
+
+    // Moves the maximum when scores exceed it by much. In near tiles there is no row constant, and scores may be infinite,
+    // as sums of saturated ones.
+    template <bool near, int count>
+    __device__ __forceinline__ void begin(float (&s)[count], Rows& rows, float scale) {
+        float most[2];
+        maxima(most, s);
+        if constexpr (near && c2p && p2c) {
+            if (__any_sync(0xffffffffu, fmaxf(most[0], most[1]) > largest_score)) {
+#pragma unroll
+                for (int i = 0; i < count; ++i) s[i] = fminf(s[i], largest_score);
+                maxima(most, s);
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float all = fmaxf(most[half], __shfl_xor_sync(0xffffffffu, most[half], 1));
+            all = fmaxf(all, __shfl_xor_sync(0xffffffffu, all, 2)) + (near ? 0.0f : rows.bias[half]);
+            const float m = (all - rows.m[half]) * scale > lazy ? all : rows.m[half];
+            ratio[half] = exp2_approx((rows.m[half] - m) * scale);
+            rows.m[half] = m;
+            offset[half] = ((near ? 0.0f : rows.bias[half]) - m) * scale;
+            sum[half][0] = sum[half][1] = 0.0f;
+        }
+    }
+
+    // Scores of 16 keys to probabilities.
+    template <int count>
+    __device__ __forceinline__ void exponentials(float (&s)[count], int step, float scale) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            float& score = s[8 * step + i];
+            score = exp2_approx(score * scale + offset[i >> 1 & 1]);
+            sum[i >> 1 & 1][i & 1] += score;
+        }
+    }
+
+    __device__ __forceinline__ void finish(Rows& rows) const {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) rows.l[half] = rows.l[half] * ratio[half] + (sum[half][0] + sum[half][1]);
+    }
+
+    // True in the whole warp when O must be rescaled somewhere in it. Sums are never negative.
+    __device__ __forceinline__ bool moved(const Rows& rows) const {
+        return __any_sync(0xffffffffu, ratio[0] != 1.0f || ratio[1] != 1.0f || fminf(rows.l[0], rows.l[1]) < 0.0f);
+    }
+};
+
+template <int count>
+__device__ __forceinline__ void rescale(float (&o)[count], const float (&ratio)[2]) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) o[i] *= ratio[i >> 1 & 1];
+}
+
+// Probabilities of 16 keys as an A operand of P.V.
+template <int count>
+__device__ __forceinline__ void pack_probabilities(u32 (&a)[4], const float (&s)[count], int step) {
+#pragma unroll
+    for (int part = 0; part < 4; ++part) a[part] = pack_probability(s[8 * step + 2 * part], s[8 * step + 2 * part + 1]);
+}

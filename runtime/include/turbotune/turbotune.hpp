@@ -1,0 +1,28 @@
+// Everything that a program needs to embed the runtime, in one include. Left out is base/json.h, which would bring the
+// JSON library along.
+#pragma once
+
+#include "turbotune/base/dtype.h"
+#include "turbotune/base/error.h"
+#include "turbotune/base/fields.h"
+#include "turbotune/base/files.h"
+#include "turbotune/base/log.h"
+#include "turbotune/base/safetensors.h"
+#include "turbotune/base/sha256.h"
+#include "turbotune/base/tensor.h"
+#include "turbotune/device/cuda_driver.h"
+#include "turbotune/device/device.h"
+#include "turbotune/device/device_info.h"
+#include "turbotune/device/thread_pool.h"
+#include "turbotune/kernel/compiler.h"
+#include "turbotune/kernel/image.h"
+#include "turbotune/kernel/kernel_cache.h"
+#include "turbotune/kernel/kernel_spec.h"
+#include "turbotune/kernel/loaded_kernel.h"
+#include "turbotune/kernel/store.h"
+#include "turbotune/ops/disentangled_attention/attention.h"
+#include "turbotune/ops/disentangled_attention/problem.h"
+#include "turbotune/ops/operation.h"
+#include "turbotune/ops/runtime.h"
+#include "turbotune/profile/profile.h"
+#include "turbotune/profile/selection.h"

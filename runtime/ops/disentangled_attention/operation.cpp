@@ -1,0 +1,213 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cases.h"
+#include "tier.h"
+#include "turbotune/base/error.h"
+#include "turbotune/ops/disentangled_attention/attention.h"
+#include "workload.h"
+
+namespace turbotune::disentangled_attention {
+
+namespace {
+
+class BoundAttention : public Execution {
+  public:
+    BoundAttention(const AttentionPlan& plan, const Buffers& buffers) : plan_(plan), buffers_(buffers) {}
+    void execute(StreamHandle stream) override { plan_.execute(buffers_, stream); }
+
+  private:
+    const AttentionPlan& plan_;
+    Buffers buffers_;
+};
+
+class GenericPlan : public Plan {
+  public:
+    explicit GenericPlan(AttentionPlan plan) : plan_(std::move(plan)), workload_(workload_of(plan_.problem())) {}
+    const Workload& workload() const override { return workload_; }
+    const Config& config() const override { return plan_.selection().config; }
+    const Selection& selection() const override { return plan_.selection(); }
+    std::vector<KernelMetadata> kernels() const override { return plan_.kernels(); }
+    std::size_t workspace_bytes() const override { return plan_.workspace_bytes(); }
+
+    std::unique_ptr<Execution> bind(const Bindings& tensors, DevicePointer workspace) const override {
+        const Problem& problem = plan_.problem();
+        auto need = [&](const char* name) {
+            const auto found = tensors.find(name);
+            if (found == tensors.end() || !found->second) throw InvalidArgument(name, "missing or null tensor");
+            return found->second;
+        };
+        Buffers buffers;
+        buffers.q = need("q");
+        buffers.k = need("k");
+        buffers.v = need("v");
+        if (problem.c2p) buffers.position_key = need("position_key");
+        if (problem.p2c) buffers.position_query = need("position_query");
+        if (problem.mask) buffers.mask = static_cast<const std::uint8_t*>(need("mask"));
+        if (problem.layout == Layout::packed) buffers.cu_seqlens = static_cast<const std::int32_t*>(need("cu_seqlens"));
+        buffers.out = need("out");
+        if (problem.pass == Pass::training_forward) buffers.lse = static_cast<float*>(need("lse"));
+        buffers.workspace = workspace;
+        return std::make_unique<BoundAttention>(plan_, buffers);
+    }
+
+  private:
+    AttentionPlan plan_;
+    Workload workload_;
+};
+
+// Tiers of the device that have kernels of this operation, best first.
+std::vector<const Tier*> tiers_of(const DeviceInfo& device) {
+    std::vector<const Tier*> tiers;
+    for (const std::string& name : device.tiers())
+        for (const Tier* tier : {&mma_tier(), &simt_tier(), &host_tier()})
+            if (name == tier->name()) tiers.push_back(tier);
+    return tiers;
+}
+
+class DisentangledAttention : public Operation {
+  public:
+    const std::string& name() const override {
+        static const std::string text = kName;
+        return text;
+    }
+
+    std::vector<Workload> workloads(const WorkloadQuery& query) const override { return enumerate_workloads(query); }
+    std::vector<std::pair<std::string, std::string>> axes() const override { return workload_axes(); }
+
+    std::string unavailable(const Workload& workload, const DeviceInfo& device) const override {
+        std::string why;
+        for (const Tier* tier : tiers_of(device)) {
+            const std::string refusal = tier->refuse(workload);
+            if (refusal.empty()) return "";
+            why = refusal;
+        }
+        return why.empty() ? fmt::format("no tier of this operation runs on {}", device.device_class.arch) : why;
+    }
+
+    // Every config of the best tier that serves the workload, and the first one of each other tier.
+    std::vector<Config> candidates(const Workload& workload, const DeviceInfo& device) const override {
+        std::vector<Config> all;
+        for (const Tier* tier : tiers_of(device)) {
+            if (!tier->refuse(workload).empty()) continue;
+            const std::vector<Config> configs = tier->candidates(workload, device);
+            if (all.empty()) {
+                all = configs;
+                continue;
+            }
+            const auto fitting = std::find_if(configs.begin(), configs.end(), [&](const Config& config) {
+                return filter(workload, config, device).fits;
+            });
+            if (fitting != configs.end()) all.push_back(*fitting);
+        }
+        return all;
+    }
+
+    Verdict filter(const Workload& workload, const Config& config, const DeviceInfo& device) const override {
+        Verdict verdict;
+        const Tier& tier = find_tier(config.text("tier"));
+        const std::vector<std::string> names = device.tiers();
+        if (&tier != &reference_tier() && std::find(names.begin(), names.end(), tier.name()) == names.end()) {
+            verdict.reason = fmt::format("tier {} does not run on {}", tier.name(), device.device_class.arch);
+            return verdict;
+        }
+        verdict.reason = tier.refuse(workload);
+        if (!verdict.reason.empty()) return verdict;
+        verdict.resources = tier.resources(workload, config);
+        if (device.kind == DeviceKind::cuda) {
+            const Resources& need = verdict.resources;
+            if (need.shared_bytes > device.device_class.shared_per_block)
+                verdict.reason = fmt::format("needs {} bytes of shared memory per block, the device has {}",
+                                             need.shared_bytes, device.device_class.shared_per_block);
+            else if (std::int64_t{need.registers} * need.threads > device.registers_per_sm)
+                verdict.reason = fmt::format("needs {} registers per block, the device has {}",
+                                             std::int64_t{need.registers} * need.threads, device.registers_per_sm);
+        }
+        verdict.fits = verdict.reason.empty();
+        return verdict;
+    }
+
+    Config heuristic(const Workload& workload, const DeviceInfo& device) const override {
+        const std::string why = unavailable(workload, device);
+        if (!why.empty()) throw Unsupported(why);
+        std::string last;
+        for (const Config& config : candidates(workload, device)) {
+            const Verdict verdict = filter(workload, config, device);
+            if (verdict.fits) return config;
+            last = verdict.reason;
+        }
+        throw Unsupported(fmt::format("no config of {} fits this device: {}", workload.to_string(), last));
+    }
+
+    std::vector<Workload> neighbours(const Workload& workload) const override { return workload_neighbours(workload); }
+
+    Workload workload_of(const Fields& problem) const override {
+        return disentangled_attention::workload_of(Problem::from_fields(problem));
+    }
+
+    std::vector<KernelSpec> kernels(const Fields& problem, const Config& config,
+                                    const DeviceInfo& device) const override {
+        std::vector<KernelSpec> specs;
+        for (const KernelLaunch& launch :
+             find_tier(config.text("tier")).launches(Problem::from_fields(problem), config, device))
+            specs.push_back(launch.spec);
+        return specs;
+    }
+
+    std::vector<Fields> problems(const Workload& workload, const DeviceInfo&) const override {
+        std::vector<Fields> problems;
+        for (DType dtype : dtypes_of(workload)) problems.push_back(problem_of(workload, dtype).to_fields());
+        return problems;
+    }
+
+    std::vector<TestCase> parity_cases(const Workload& workload, const DeviceInfo& device,
+                                       std::uint64_t seed) const override {
+        return make_parity_cases(workload, device, seed);
+    }
+    TestCase timing_case(const Workload& workload, const DeviceInfo& device, std::uint64_t seed) const override {
+        return make_timing_case(workload, device, seed);
+    }
+    Config reference_config(const DeviceInfo&) const override {
+        return Config{{"tier", FieldValue(std::string("reference"))}};
+    }
+
+    // Two products of L^2 D, and L (2 span) D for each position table (at most 2L - 1 distances are there).
+    double flops(const Fields& fields) const override {
+        const Problem problem = Problem::from_fields(fields);
+        const double rows =
+            problem.layout == Layout::packed ? double(problem.tokens) : double(problem.batch) * problem.length;
+        const double slots = std::min(2.0 * problem.span(), 2.0 * problem.length - 1);
+        return rows * problem.heads * problem.head_dim *
+               (4.0 * problem.length + 2.0 * slots * (int(problem.c2p) + int(problem.p2c)));
+    }
+
+    double bytes(const Fields& fields) const override {
+        const Problem problem = Problem::from_fields(fields);
+        const double rows =
+            problem.layout == Layout::packed ? double(problem.tokens) : double(problem.batch) * problem.length;
+        const double width = double(problem.heads) * problem.head_dim * double(size_of(problem.dtype));
+        return 4 * rows * width + 2.0 * problem.span() * width * (int(problem.c2p) + int(problem.p2c)) +
+               (problem.mask ? rows : 0);
+    }
+
+    std::vector<TestCase> golden_cases(const SafetensorsFile& file,
+                                       std::vector<std::pair<std::string, std::string>>* skipped) const override {
+        return make_golden_cases(file, skipped);
+    }
+
+    std::unique_ptr<Plan> plan(Runtime& runtime, const Fields& problem, const Config* config,
+                               StreamHandle stream) const override {
+        return std::make_unique<GenericPlan>(
+            AttentionPlan::create(runtime, Problem::from_fields(problem), config, stream));
+    }
+};
+
+}  // namespace
+
+const Operation& operation() {
+    static const DisentangledAttention instance;
+    return instance;
+}
+
+}  // namespace turbotune::disentangled_attention

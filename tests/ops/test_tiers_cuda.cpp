@@ -1,0 +1,235 @@
+// The CUDA tiers without a GPU: what they offer, what they refuse, and that their kernels compile as predicted.
+#include <algorithm>
+#include <set>
+
+#include "catch.h"
+#include "tier.h"
+#include "turbotune/base/error.h"
+#include "turbotune/kernel/compiler.h"
+#include "turbotune/ops/disentangled_attention/attention.h"
+#include "workload.h"
+
+using namespace turbotune;
+using namespace turbotune::disentangled_attention;
+
+namespace {
+
+DeviceInfo gpu(int cc_major, int cc_minor, int multiprocessors, std::int64_t shared_per_block) {
+    DeviceInfo info;
+    info.kind = DeviceKind::cuda;
+    info.name = "a GPU";
+    info.cc_major = cc_major;
+    info.cc_minor = cc_minor;
+    info.device_class.arch = "sm_" + std::to_string(10 * cc_major + cc_minor);
+    info.device_class.sm_count = multiprocessors;
+    info.device_class.shared_per_block = shared_per_block;
+    info.registers_per_sm = 65536;
+    return info;
+}
+
+// A100, H200, B200, RTX 5090: opt-in shared memory of one block.
+std::vector<DeviceInfo> gpus() {
+    return {gpu(8, 0, 108, 163 * 1024), gpu(9, 0, 132, 227 * 1024), gpu(10, 0, 148, 227 * 1024),
+            gpu(12, 0, 170, 99 * 1024)};
+}
+
+std::vector<Workload> inference(const char* precision) {
+    return operation().workloads({Preset::exhaustive,
+                                  {{"pass", {"inference"}},
+                                   {"precision", {precision}},
+                                   {"head_dim", {"32", "64", "128"}},
+                                   {"relative", {"c2p_p2c", "c2p", "p2c", "none"}}}});
+}
+
+Workload one_workload(const char* head_dim = "64", const char* precision = "half") {
+    return operation()
+        .workloads({Preset::standard,
+                    {{"pass", {"inference"}},
+                     {"precision", {precision}},
+                     {"layout", {"padded"}},
+                     {"length", {"512"}},
+                     {"head_dim", {head_dim}}}})
+        .at(0);
+}
+
+bool have_nvrtc() {
+    try {
+        return !nvrtc_targets().empty();
+    } catch (const CompileError&) {
+        return false;
+    }
+}
+
+void check_candidates(const Tier& tier, const char* precision, std::size_t fewest) {
+    for (const DeviceInfo& device : gpus())
+        for (const Workload& workload : inference(precision)) {
+            INFO(device.device_class.arch << " " << workload.to_string());
+            REQUIRE(tier.refuse(workload).empty());
+            const std::vector<Config> configs = tier.candidates(workload, device);
+            CHECK(configs.size() >= fewest);
+            std::set<std::string> texts;
+            for (const Config& config : configs) {
+                texts.insert(config.to_string());
+                CHECK(config.entries().front().first == "tier");
+                const Resources resources = tier.resources(workload, config);
+                CHECK(resources.shared_bytes <= device.device_class.shared_per_block);
+                CHECK(resources.shared_bytes > 0);
+                CHECK(resources.threads * resources.registers <= device.registers_per_sm);
+                CHECK(resources.registers <= 255);
+            }
+            CHECK(texts.size() == configs.size());
+        }
+}
+
+}  // namespace
+
+TEST_CASE("every mma candidate of every workload fits the device it is offered for", "[tiers]") {
+    // head_dim 128 in 99 KiB leaves one.
+    check_candidates(mma_tier(), "half", 1);
+}
+
+TEST_CASE("every simt candidate of every workload fits the device it is offered for", "[tiers]") {
+    check_candidates(simt_tier(), "fp32_strict", 4);
+    check_candidates(simt_tier(), "half", 4);
+}
+
+TEST_CASE("what the CUDA tiers have no kernels for is refused by name", "[tiers]") {
+    auto refusal = [](const Tier& tier, std::map<std::string, std::vector<std::string>> axes) {
+        return tier.refuse(operation().workloads({Preset::exhaustive, std::move(axes)}).at(0));
+    };
+    CHECK(refusal(mma_tier(), {{"precision", {"fp32_strict"}}, {"pass", {"inference"}}}).find("fp32_strict") !=
+          std::string::npos);
+    CHECK(refusal(simt_tier(), {{"precision", {"fp32_fast"}}, {"pass", {"inference"}}}).find("fp32_fast") !=
+          std::string::npos);
+    for (const Tier* tier : {&mma_tier(), &simt_tier(), &reference_tier()})
+        CHECK(refusal(*tier, {{"precision", {"half"}}, {"pass", {"backward_dq"}}}).find("backward_dq") !=
+              std::string::npos);
+}
+
+TEST_CASE("a config of a CUDA tier is checked field by field", "[tiers]") {
+    for (const Tier* tier : {&mma_tier(), &simt_tier(), &reference_tier()}) {
+        INFO(tier->name());
+        const Workload workload = one_workload();
+        const Config good = tier->candidates(workload, gpus()[1]).at(0);
+        CHECK_NOTHROW(tier->resources(workload, good));
+        auto fault = [&](const Config& config) -> std::string {
+            try {
+                tier->resources(workload, config);
+            } catch (const InvalidArgument& error) {
+                return error.argument();
+            }
+            return "accepted";
+        };
+        for (const auto& [name, value] : good.entries()) {
+            Config without, wrong = good;
+            for (const auto& [other, kept] : good.entries())
+                if (other != name) without.set(other, kept);
+            CHECK(fault(without) == name);
+            wrong.set(name, name == "tier" ? FieldValue(std::string("host")) : FieldValue(std::int64_t{48}));
+            CHECK(fault(wrong) == name);
+        }
+        CHECK(fault(Config(good).set("colour", 3)) == "colour");
+    }
+}
+
+TEST_CASE("allowed values in a combination that was never a candidate are refused", "[tiers]") {
+    Config config = mma_tier().candidates(one_workload(), gpus()[1]).at(0);
+    config.set("block_m", 32).set("warps", 8);  // four rows to a warp
+    REQUIRE_THROWS_AS(mma_tier().resources(one_workload(), config), InvalidArgument);
+    config = simt_tier().candidates(one_workload(), gpus()[1]).at(0);
+    config.set("block_m", 32).set("block_n", 64);
+    REQUIRE_THROWS_AS(simt_tier().resources(one_workload(), config), InvalidArgument);
+}
+
+TEST_CASE("few heads and short sequences are given shorter blocks first", "[tiers]") {
+    auto first = [](const char* batch_heads, const char* length) {
+        const Workload workload = operation()
+                                      .workloads({Preset::exhaustive,
+                                                  {{"pass", {"inference"}},
+                                                   {"precision", {"half"}},
+                                                   {"layout", {"padded"}},
+                                                   {"batch_heads", {batch_heads}},
+                                                   {"length", {length}}}})
+                                      .at(0);
+        return mma_tier().candidates(workload, gpus()[1]).at(0).integer("block_m");
+    };
+    CHECK(first("8", "128") < first("32", "8192"));
+    CHECK(first("8", "512") <= 64);
+}
+
+TEST_CASE("launches cover every query row, and pass rows that are not aligned to the slow path", "[tiers]") {
+    const DeviceInfo device = gpus()[1];
+    Problem problem;
+    problem.batch = 3;
+    problem.heads = 5;
+    problem.length = 129;
+    for (const Tier* tier : {&mma_tier(), &simt_tier()}) {
+        const Workload workload = workload_of(problem);
+        for (const Config& config : tier->candidates(workload, device)) {
+            const auto block_m = static_cast<unsigned>(config.integer("block_m"));
+            const KernelLaunch launch = tier->launches(problem, config, device).at(0);
+            CHECK(launch.shape.grid[0] == (129 + block_m - 1) / block_m * 15);
+            CHECK(launch.shape.block[0] == static_cast<unsigned>(tier->resources(workload, config).threads));
+            CHECK(launch.shape.shared_bytes == tier->resources(workload, config).shared_bytes);
+            CHECK(launch.spec.parameters.boolean("aligned"));
+        }
+        Problem odd = problem;
+        odd.k = {321 * 129, 321, 64};
+        const Config config = tier->candidates(workload, device).at(0);
+        CHECK_FALSE(tier->launches(odd, config, device).at(0).spec.parameters.boolean("aligned"));
+        odd.k = {328 * 129, 328, 64};
+        CHECK(tier->launches(odd, config, device).at(0).spec.parameters.boolean("aligned"));
+    }
+    problem.batch = 1 << 20;
+    problem.heads = 1 << 10;
+    problem.length = 8192;
+    const Config config = mma_tier().candidates(workload_of(problem), device).at(0);
+    REQUIRE_THROWS_AS(mma_tier().launches(problem, config, device), Unsupported);
+}
+
+TEST_CASE("the reference has one template for GPUs and one for the CPU", "[tiers]") {
+    Problem problem;
+    problem.batch = 2;
+    problem.heads = 3;
+    problem.length = 33;
+    const Config config = reference_tier().candidates(workload_of(problem), gpus()[0]).at(0);
+    KernelLaunch launch = reference_tier().launches(problem, config, gpus()[0]).at(0);
+    CHECK(launch.spec.template_path == "disentangled_attention/forward_reference.cu");
+    CHECK(launch.shape.grid[0] == 2 * 3 * 33);
+    DeviceInfo cpu;
+    cpu.kind = DeviceKind::cpu;
+    launch = reference_tier().launches(problem, config, cpu).at(0);
+    CHECK(launch.spec.template_path == "disentangled_attention/forward_reference.cpp");
+    CHECK(launch.shape.grid[0] == 2 * 3 * 3);
+}
+
+// The templates check their shared memory against the launch themselves, by static_assert.
+TEST_CASE("the first candidates compile for every GPU family within the predicted registers", "[tiers][nvrtc][slow]") {
+    if (!have_nvrtc()) {
+        WARN("no NVRTC here: nothing was compiled");
+        return;
+    }
+    Problem problem;
+    problem.length = 512;
+    problem.batch = 4;
+    problem.heads = 12;
+    for (const DeviceInfo& device : gpus())
+        for (auto [tier, dtype, head_dim] : {std::tuple{&mma_tier(), DType::bf16, 64},
+                                             {&mma_tier(), DType::f16, 32},
+                                             {&mma_tier(), DType::bf16, 128},
+                                             {&simt_tier(), DType::f32, 64},
+                                             {&reference_tier(), DType::f32, 128}}) {
+            problem.dtype = dtype;
+            problem.head_dim = head_dim;
+            problem.mask = head_dim != 64;
+            const Workload workload = workload_of(problem);
+            const Config config = tier->candidates(workload, device).at(0);
+            const KernelLaunch launch = tier->launches(problem, config, device).at(0);
+            INFO(launch.spec.to_string());
+            const Image image =
+                nvrtc_compiler().compile({render(launch.spec), launch.spec.kernel_name, launch.spec.target, "test"});
+            CHECK(image.metadata.registers <= tier->resources(workload, config).registers);
+            CHECK(image.metadata.static_shared_bytes <= 4096);
+            CHECK(image.log.find("warning") == std::string::npos);
+        }
+}

@@ -1,0 +1,116 @@
+// Documents do not drift: their links lead somewhere, their example is the file that compiles, their lists are
+// complete.
+#include <filesystem>
+#include <regex>
+#include <set>
+
+#include "catch.h"
+#include "program.h"
+
+using namespace turbotune::test;
+
+namespace {
+
+const std::string kRoot = TURBOTUNE_SOURCE_DIR;
+
+std::vector<std::string> documents() {
+    std::vector<std::string> paths = {kRoot + "/README.md"};
+    for (const auto& each : std::filesystem::recursive_directory_iterator(kRoot + "/docs"))
+        if (each.path().extension() == ".md") paths.push_back(each.path().string());
+    return paths;
+}
+
+std::vector<std::string> sources(const std::vector<std::string>& folders) {
+    std::vector<std::string> paths;
+    for (const std::string& folder : folders)
+        for (const auto& each : std::filesystem::recursive_directory_iterator(kRoot + '/' + folder))
+            if (each.path().extension() == ".cpp" || each.path().extension() == ".h")
+                paths.push_back(each.path().string());
+    return paths;
+}
+
+std::set<std::string> matches(const std::string& text, const std::string& pattern) {
+    std::set<std::string> found;
+    const std::regex regex(pattern);
+    for (std::sregex_iterator each(text.begin(), text.end(), regex), end; each != end; ++each)
+        found.insert((*each)[1].str());
+    return found;
+}
+
+}  // namespace
+
+TEST_CASE("Links of the documents exist", "[documents]") {
+    for (const std::string& path : documents()) {
+        for (std::string target : matches(read_text(path), R"(\]\(([^)\s]+)\))")) {
+            if (target.rfind("http", 0) == 0 || target[0] == '#') continue;
+            target = target.substr(0, target.find('#'));
+            INFO(path << " -> " << target);
+            CHECK(std::filesystem::exists(std::filesystem::path(path).parent_path() / target));
+        }
+    }
+}
+
+TEST_CASE("The README's embedding example is examples/embed.cpp", "[documents]") {
+    const std::string readme = read_text(kRoot + "/README.md");
+    const std::size_t begin = readme.find("```cpp\n");
+    REQUIRE(begin != std::string::npos);
+    const std::size_t end = readme.find("```", begin + 7);
+    CHECK(readme.substr(begin + 7, end - begin - 7) == read_text(kRoot + "/examples/embed.cpp"));
+}
+
+TEST_CASE("The embedding example runs", "[documents][slow]") {
+    const TempDir home;
+    const Outcome outcome = run_program(home, {TURBOTUNE_BUILD_DIR "/examples/example_embed"}, 300);
+    INFO(outcome.err);
+    CHECK(outcome.exit_code == 0);
+    CHECK(outcome.out.find("tier=") != std::string::npos);
+}
+
+TEST_CASE("Every environment variable that is read is documented, and no other", "[documents]") {
+    std::set<std::string> read;
+    for (const std::string& path : sources({"runtime", "tuner", "tools"}))
+        for (const std::string& name : matches(read_text(path), "(?:environment|getenv)\\(\"(TURBOTUNE_[A-Z0-9_]+)\""))
+            read.insert(name);
+    CHECK(read.size() >= 5);
+    const std::set<std::string> documented =
+        matches(read_text(kRoot + "/docs/environment.md"), "\\| `(TURBOTUNE_[A-Z0-9_]+)` \\|");
+    for (const std::string& name : read) {
+        INFO(name << " is read, but not in docs/environment.md");
+        CHECK(documented.count(name) == 1);
+    }
+    for (const std::string& name : documented) {
+        INFO(name << " is in docs/environment.md, but nothing reads it");
+        CHECK(read.count(name) == 1);
+    }
+}
+
+TEST_CASE("The command line page names every flag of the help texts", "[documents]") {
+    const std::string page = read_text(kRoot + "/docs/command-line.md");
+    std::size_t flags = 0;
+    for (const auto& each : std::filesystem::directory_iterator(kRoot + "/tests/tools/approved"))
+        for (const std::string& flag : matches(read_text(each.path().string()), R"((--[a-z][a-z-]+))")) {
+            INFO(flag << " of " << each.path().filename());
+            CHECK(page.find(flag) != std::string::npos);
+            ++flags;
+        }
+    CHECK(flags > 20);
+}
+
+TEST_CASE("The umbrella header includes every public header of the runtime but json.h", "[documents]") {
+    const std::string include = kRoot + "/runtime/include/turbotune";
+    const std::set<std::string> included =
+        matches(read_text(include + "/turbotune.hpp"), "#include \"turbotune/([^\"]+)\"");
+    std::set<std::string> headers;
+    for (const auto& each : std::filesystem::recursive_directory_iterator(include))
+        if (each.path().extension() == ".h") headers.insert(std::filesystem::relative(each.path(), include).string());
+    headers.erase("base/json.h");
+    CHECK(included == headers);
+}
+
+TEST_CASE("Scripts are executable", "[documents]") {
+    for (const char* script : {".ci/run", "tools/setup", "tools/quickstart", "tools/check", "tools/gpu_check"}) {
+        INFO(script);
+        const auto permissions = std::filesystem::status(kRoot + '/' + script).permissions();
+        CHECK((permissions & std::filesystem::perms::owner_exec) != std::filesystem::perms::none);
+    }
+}

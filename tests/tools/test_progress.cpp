@@ -1,0 +1,60 @@
+#include "progress.h"
+
+#include "catch.h"
+#include "program.h"
+
+using namespace turbotune;
+
+namespace {
+
+// What a Progress writes, as text.
+template <class Body>
+std::string written(bool terminal, int columns, Body body) {
+    const test::TempDir dir;
+    std::FILE* stream = std::fopen((dir / "out").c_str(), "w");
+    REQUIRE(stream != nullptr);
+    {
+        cli::Progress progress(stream, terminal, columns);
+        body(progress);
+    }
+    std::fclose(stream);
+    return test::read_text(dir / "out");
+}
+
+}  // namespace
+
+TEST_CASE("Progress prints only plain lines where there is no terminal", "[progress]") {
+    const std::string text = written(false, 80, [](cli::Progress& progress) {
+        progress.update("1/2", true);
+        progress.print("a line");
+        progress.update("2/2", true);
+        progress.clear();
+    });
+    CHECK(text == "a line\n");
+}
+
+TEST_CASE("Progress redraws in place and is gone at the end", "[progress]") {
+    const std::string text = written(true, 80, [](cli::Progress& progress) { progress.update("1/2", true); });
+    CHECK(text == "\r1/2\x1b[K\r\x1b[K");
+}
+
+TEST_CASE("Progress lets lines scroll above it", "[progress]") {
+    const std::string text = written(true, 80, [](cli::Progress& progress) {
+        progress.update("1/2", true);
+        progress.print("a line");
+    });
+    CHECK(text == "\r1/2\x1b[K\r\x1b[Ka line\n\r1/2\x1b[K\r\x1b[K");
+}
+
+TEST_CASE("Progress is cut to the terminal's width", "[progress]") {
+    const std::string text =
+        written(true, 10, [](cli::Progress& progress) { progress.update("0123456789abcdef", true); });
+    CHECK(text == "\r012345678\x1b[K\r\x1b[K");
+}
+
+TEST_CASE("Progress does not redraw faster than a person reads", "[progress]") {
+    const std::string text = written(true, 80, [](cli::Progress& progress) {
+        for (int i = 0; i < 1000; ++i) progress.update("x");
+    });
+    CHECK(text.size() < 200);  // a thousand redraws would be 5000
+}

@@ -1,0 +1,226 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <sstream>
+
+#include "commands.h"
+#include "exit_code.h"
+#include "output.h"
+#include "table.h"
+#include "turbotune/base/error.h"
+#include "turbotune/kernel/kernel_spec.h"
+#include "turbotune/tuner/sweep.h"
+
+namespace turbotune::cli {
+namespace {
+
+struct InspectOptions {
+    std::string path, workload, compare_path;
+    bool json = false;
+};
+
+// The device here that the profile is about: one of its class, else of its kind, else the best one.
+DeviceInfo device_for(const Profile& profile) {
+    const std::vector<DeviceInfo> devices = list_devices();
+    for (const DeviceInfo& info : devices)
+        if (info.device_class == profile.device_class) return info;
+    const bool about_gpu = profile.device_class.arch.rfind("sm_", 0) == 0;
+    for (const DeviceInfo& info : devices)
+        if ((info.kind == DeviceKind::cuda) == about_gpu) return info;
+    return devices.front();
+}
+
+std::string digest_of(const std::string& operation) {
+    try {
+        return to_hex(template_digest(operation));
+    } catch (const InvalidArgument&) {
+        return "";  // an operation that this build does not have
+    }
+}
+
+// The worst grade over the profile's operations, and every difference once.
+Compatibility grade(const Profile& profile, const DeviceInfo& device) {
+    const std::string compiler = compiler_of(device);
+    Compatibility worst{Grade::exact, {}};
+    std::set<std::string> operations;
+    for (const ProfileEntry& entry : profile.entries) operations.insert(entry.workload.operation);
+    for (const auto& [operation, digest] : profile.templates) operations.insert(operation);
+    if (operations.empty()) operations.insert("");  // an empty profile still has a device and a compiler
+    for (const std::string& operation : operations) {
+        const Compatibility each = compare(profile, operation, device.device_class, compiler, digest_of(operation));
+        worst.grade = std::max(worst.grade, each.grade);
+        for (const std::string& difference : each.differences)
+            if (std::find(worst.differences.begin(), worst.differences.end(), difference) == worst.differences.end())
+                worst.differences.push_back(difference);
+    }
+    return worst;
+}
+
+// Every word of the filter must occur in the workload's text.
+bool matches(const Workload& workload, const std::string& filter) {
+    const std::string text = ' ' + workload.to_string() + ' ';
+    std::istringstream words(filter);
+    for (std::string word; words >> word;) {
+        // "length=64" must not find length=640.
+        const std::string wanted = word.find('=') == std::string::npos ? word : ' ' + word + ' ';
+        if (text.find(wanted) == std::string::npos) return false;
+    }
+    return true;
+}
+
+std::vector<ProfileEntry> filtered(const Profile& profile, const std::string& filter) {
+    std::vector<ProfileEntry> entries;
+    for (const ProfileEntry& entry : profile.entries)
+        if (matches(entry.workload, filter)) entries.push_back(entry);
+    return entries;
+}
+
+struct Comparison {
+    Workload workload;
+    const ProfileEntry* here = nullptr;
+    const ProfileEntry* there = nullptr;
+    double ratio() const { return here->latency.median / there->latency.median; }
+};
+
+std::vector<Comparison> compare_entries(const std::vector<ProfileEntry>& here, const std::vector<ProfileEntry>& there) {
+    std::vector<Comparison> out;
+    const auto find = [](const std::vector<ProfileEntry>& list, const Workload& workload) -> const ProfileEntry* {
+        for (const ProfileEntry& entry : list)
+            if (entry.workload == workload) return &entry;
+        return nullptr;
+    };
+    for (const ProfileEntry& entry : here) out.push_back({entry.workload, &entry, find(there, entry.workload)});
+    for (const ProfileEntry& entry : there)
+        if (find(here, entry.workload) == nullptr) out.push_back({entry.workload, nullptr, &entry});
+    return out;
+}
+
+Json comparison_json(const std::vector<Comparison>& rows) {
+    Json out = Json::array();
+    for (const Comparison& row : rows) {
+        Json each;
+        each["workload"] = workload_json(row.workload);
+        each["median"] = row.here ? Json(row.here->latency.median) : Json(nullptr);
+        each["other_median"] = row.there ? Json(row.there->latency.median) : Json(nullptr);
+        each["ratio"] = row.here && row.there ? Json(row.ratio()) : Json(nullptr);
+        each["same_config"] = row.here && row.there && row.here->config == row.there->config;
+        out.push_back(each);
+    }
+    return out;
+}
+
+std::string comparison_text(const std::vector<Comparison>& rows) {
+    Table table({"workload", ">ms", ">other ms", ">ratio", "config"});
+    for (const Comparison& row : rows) {
+        const bool both = row.here && row.there;
+        std::string config = !row.here ? "only in the other" : !row.there ? "only here" : "same";
+        if (both && row.here->config != row.there->config)
+            config = fmt::format("{} | {}", row.here->config.to_string(), row.there->config.to_string());
+        table.add({row.workload.to_string(), row.here ? milliseconds(row.here->latency.median) : "",
+                   row.there ? milliseconds(row.there->latency.median) : "",
+                   both ? fmt::format("{:.3f}", row.ratio()) : "", config});
+    }
+    return table.to_string();
+}
+
+Json profile_json(const std::string& path, const Profile& profile, const std::vector<ProfileEntry>& entries,
+                  const DeviceInfo& device) {
+    const Compatibility compatibility = grade(profile, device);
+    Json out;
+    out["path"] = path;
+    out["format"] = Profile::kFormat;
+    out["device"] = {{"name", profile.device_name}, {"class", profile.device_class.to_string()}};
+    out["compiler"] = profile.compiler;
+    out["grade"] = to_string(compatibility.grade);
+    out["graded_against"] = device_json(device);
+    out["differences"] = compatibility.differences;
+    out["templates"] = profile.templates;
+    out["provenance"] = profile.provenance;
+    out["entries"] = Json::array();
+    for (const ProfileEntry& entry : entries) out["entries"].push_back(entry_json(entry));
+    return out;
+}
+
+std::string rejected_text(const std::vector<ProfileEntry>& entries) {
+    std::map<std::string, int> reasons;
+    for (const ProfileEntry& entry : entries)
+        for (const RejectedCandidate& each : entry.rejected) ++reasons[each.reason];
+    std::string out;
+    for (const auto& [reason, times] : reasons) out += fmt::format("{}{} {}", out.empty() ? "" : ", ", times, reason);
+    return out;
+}
+
+void print_text(const std::string& path, const Profile& profile, const std::vector<ProfileEntry>& entries,
+                const DeviceInfo& device) {
+    const Compatibility compatibility = grade(profile, device);
+    fmt::print("{}\n", path);
+    const auto line = [](const std::string& name, const std::string& value) {
+        if (!value.empty()) fmt::print("  {:<10}{}\n", name, value);
+    };
+    line("device", fmt::format("{} ({})", profile.device_name, profile.device_class.to_string()));
+    line("compiler", profile.compiler);
+    for (const auto& [name, value] : profile.provenance) line(name, value);
+    line("grade", fmt::format("{} on {}", to_string(compatibility.grade), device_line(device)));
+    for (const std::string& difference : compatibility.differences) line("", "- " + difference);
+    line("rejected", rejected_text(entries));
+    fmt::print("\n{}", entries.empty() ? "no entries\n" : winners_text(entries, entries.size()));
+}
+
+int inspect(InspectOptions options) {
+    if (options.path.empty()) {
+        options.path = default_profile_path(open_device().info());
+        if (!file_exists(options.path))
+            throw InvalidArgument(options.path, "this device has no profile yet; run turbotune, or name a profile");
+    }
+    const Profile profile = load_profile(options.path);
+    const std::vector<ProfileEntry> entries = filtered(profile, options.workload);
+    const DeviceInfo device = device_for(profile);
+    std::vector<ProfileEntry> others;
+    std::vector<Comparison> comparison;
+    if (!options.compare_path.empty()) {
+        others = filtered(load_profile(options.compare_path), options.workload);
+        comparison = compare_entries(entries, others);
+    }
+    if (options.json) {
+        Json out = profile_json(options.path, profile, entries, device);
+        if (!options.compare_path.empty()) {
+            out["compared_with"] = options.compare_path;
+            out["comparison"] = comparison_json(comparison);
+        }
+        print_json(out);
+        return kDone;
+    }
+    print_text(options.path, profile, entries, device);
+    if (!options.compare_path.empty())
+        fmt::print("\nagainst {}\n{}", options.compare_path, comparison_text(comparison));
+    return kDone;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Action& chosen) {
+    auto options = std::make_shared<InspectOptions>();
+    CLI::App* command = app.add_subcommand(
+        "inspect",
+        "Read a profile: winners, latencies, errors, and whether it fits this machine\n"
+        "The grade says how far the profile holds here: exact (same device class, compiler and kernel templates), "
+        "same-class (usable; compiled anew), incompatible (another device), with one line for each difference.");
+    command->add_option("FILE", options->path, "The profile; default: the one of this machine's best device");
+    command
+        ->add_option("--workload", options->workload,
+                     "Only workloads that contain every word of TEXT, such as \"length=512 half\"")
+        ->type_name("TEXT");
+    command->add_option("--compare", options->compare_path, "Set the latencies of another profile beside these")
+        ->type_name("FILE2");
+    command->add_flag("--json", options->json, "One JSON object with a list `entries`");
+    command->footer(
+        "Examples:\n"
+        "  turbotune inspect\n"
+        "  turbotune inspect mine.json --workload \"pass=inference length=512\"\n"
+        "  turbotune inspect new.json --compare old.json --json");
+    command->callback([options, &chosen] { chosen = [options] { return inspect(*options); }; });
+}
+
+}  // namespace turbotune::cli

@@ -1,0 +1,70 @@
+#include "sweep_view.h"
+
+#include <fmt/format.h>
+
+#include "table.h"
+
+namespace turbotune::cli {
+
+SweepView::SweepView(std::FILE* stream, bool verbose) : progress_(stream), verbose_(verbose) {}
+
+std::string SweepView::progress_text(const SweepEvent& event) const {
+    std::string text = fmt::format("[{}/{}]", event.workload_index, event.workload_count);
+    if (event.candidate_count > 0)
+        text += fmt::format(" candidate {}/{}", event.candidate_index, event.candidate_count);
+    if (event.best_ms > 0) text += fmt::format(", best {} ms", milliseconds(event.best_ms));
+    if (event.eta_s >= 0) text += fmt::format(", {} left", duration(event.eta_s));
+    return text + "  " + event.workload.to_string();
+}
+
+void SweepView::candidate(const SweepEvent& event, const char* verb) {
+    if (!verbose_) return;
+    progress_.print(fmt::format("  {}/{} {}: {}", event.candidate_index, event.candidate_count, verb, event.text));
+}
+
+void SweepView::on(const SweepEvent& event) {
+    using Kind = SweepEvent::Kind;
+    const std::string head =
+        fmt::format("[{}/{}] {}", event.workload_index, event.workload_count, event.workload.to_string());
+    switch (event.kind) {
+        case Kind::started:
+            progress_.print(event.text);
+            return;
+        case Kind::workload_started:
+            if (verbose_) progress_.print(head);
+            break;
+        case Kind::workload_resumed:
+            if (verbose_) progress_.print(head + ": already measured");
+            break;
+        case Kind::workload_skipped:
+            ++skipped_[event.text];
+            if (verbose_) progress_.print(fmt::format("{}: skipped: {}", head, event.text));
+            break;
+        case Kind::compiled:
+            candidate(event, "compiled");
+            break;
+        case Kind::rejected:
+            candidate(event, "rejected");
+            break;
+        case Kind::measured:
+            candidate(event, "measured");
+            break;
+        case Kind::workload_finished:
+            progress_.print(fmt::format("{}: {}", head, event.text));
+            break;
+        case Kind::workload_failed:
+            progress_.print(fmt::format("{}: failed: {}", head, event.text));
+            break;
+        case Kind::saved:
+            return;
+    }
+    progress_.update(progress_text(event), event.kind == Kind::workload_started);
+}
+
+void SweepView::finish() {
+    progress_.clear();
+    for (const auto& [reason, workloads] : skipped_)
+        progress_.print(fmt::format("skipped {} workload{}: {}", workloads, workloads == 1 ? "" : "s", reason));
+}
+
+}  // namespace turbotune::cli

@@ -1,0 +1,102 @@
+#include "candidate_list.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "turbotune/base/error.h"
+
+namespace turbotune {
+
+namespace {
+
+std::vector<const Operation*> chosen_operations(const SweepOptions& options,
+                                                const std::vector<const Operation*>& known) {
+    if (options.operations.empty()) return known;
+    std::vector<const Operation*> chosen;
+    for (const std::string& name : options.operations) {
+        auto found = std::find_if(known.begin(), known.end(), [&](const Operation* o) { return o->name() == name; });
+        if (found == known.end()) {
+            std::vector<std::string> names;
+            for (const Operation* operation : known) names.push_back(operation->name());
+            throw InvalidArgument("ops", fmt::format("\"{}\" is not one of {}", name, fmt::join(names, ", ")));
+        }
+        if (std::find(chosen.begin(), chosen.end(), *found) == chosen.end()) chosen.push_back(*found);
+    }
+    return chosen;
+}
+
+std::size_t most_configs(Preset preset) {
+    switch (preset) {
+        case Preset::quick:
+            return 2;
+        case Preset::standard:
+            return 4;
+        case Preset::exhaustive:
+            break;
+    }
+    return std::numeric_limits<std::size_t>::max();
+}
+
+bool contains(const std::vector<Config>& configs, const Config& config) {
+    return std::find(configs.begin(), configs.end(), config) != configs.end();
+}
+
+}  // namespace
+
+std::vector<SweepItem> sweep_items(const SweepOptions& options, const std::vector<const Operation*>& known) {
+    if (options.shards < 1 || options.shard < 1 || options.shard > options.shards)
+        throw InvalidArgument("shard", fmt::format("{}/{} is not 1/{} to {}/{}", options.shard, options.shards,
+                                                   std::max(1, options.shards), std::max(1, options.shards),
+                                                   std::max(1, options.shards)));
+    std::vector<SweepItem> items;
+    int index = 0;
+    for (const Operation* operation : chosen_operations(options, known))
+        for (Workload& workload : operation->workloads(options.query))
+            if (index++ % options.shards == options.shard - 1) items.push_back({operation, std::move(workload)});
+    return items;
+}
+
+CandidateList list_candidates(const SweepItem& item, const DeviceInfo& device, Preset preset) {
+    CandidateList list;
+    const auto& [operation, workload] = item;
+    list.unavailable = operation->unavailable(workload, device);
+    if (!list.unavailable.empty()) return list;
+    std::vector<Config> fitting;
+    try {
+        fitting.push_back(operation->heuristic(workload, device));
+    } catch (const Unsupported& error) {
+        list.unavailable = error.what();
+        return list;
+    }
+    for (Config& config : operation->candidates(workload, device)) {
+        if (contains(fitting, config)) continue;
+        Verdict verdict = operation->filter(workload, config, device);
+        if (verdict.fits)
+            fitting.push_back(std::move(config));
+        else
+            list.filtered.push_back({std::move(config), "filtered", verdict.reason});
+    }
+    fitting.resize(std::min(fitting.size(), most_configs(preset)));
+    list.configs = std::move(fitting);
+    return list;
+}
+
+std::vector<PlannedWorkload> plan_sweep(const SweepOptions& options, const std::vector<const Operation*>& known) {
+    std::vector<SweepItem> items = sweep_items(options, known);
+    const DeviceInfo& device = open_device(options.device).info();
+    std::vector<PlannedWorkload> plan;
+    for (const SweepItem& item : items) {
+        CandidateList list = list_candidates(item, device, options.query.preset);
+        PlannedWorkload planned;
+        planned.workload = item.workload;
+        planned.candidates = int(list.configs.size());
+        planned.filtered = int(list.filtered.size());
+        planned.unavailable = list.unavailable;
+        plan.push_back(std::move(planned));
+    }
+    return plan;
+}
+
+}  // namespace turbotune

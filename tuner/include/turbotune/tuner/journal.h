@@ -1,0 +1,71 @@
+// The journal of a sweep: one checksummed line for each candidate, beside the profile (PATH.journal), so that nothing
+// measured is lost whenever a sweep is killed.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "turbotune/profile/profile.h"
+
+namespace turbotune {
+
+// What became of one candidate.
+struct CandidateOutcome {
+    Workload workload;
+    Config config;
+    std::string reason;  // of RejectedCandidate; empty: measured
+    std::string detail;
+    Latency latency;  // the rest: when measured
+    Parity parity;
+    int registers = -1, local_bytes = -1, shared_bytes = -1;
+
+    bool measured() const { return reason.empty(); }
+};
+
+// Under what the outcomes hold. A journal that was kept under another device class, compiler or template digest is
+// set aside.
+struct JournalHeader {
+    std::string version;  // of TurboTune: told, not compared
+    std::string device_class;
+    std::string compiler;
+    std::map<std::string, std::string> templates;  // operation -> digest
+};
+
+// The same for equal fields in any order; tells text from numbers.
+std::string canonical(const Fields& fields);
+
+class Journal {
+  public:
+    // Reads what is there and valid; a torn last line and damaged lines are passed over. Touches nothing until the
+    // first append, except that a journal of another header is renamed to PATH.previous. Throws StoreError naming path
+    // and cause when it cannot be read.
+    Journal(std::string path, JournalHeader header);
+
+    // The last outcome of the config, or nullptr.
+    const CandidateOutcome* find(const Workload& workload, const Config& config) const;
+
+    // Written and synced when it returns. Several processes may append to one journal. Throws StoreError; the file
+    // then ends where it did.
+    void append(const CandidateOutcome& outcome);
+
+    const std::string& path() const { return path_; }
+    int entries() const { return int(outcomes_.size()); }  // distinct candidates
+    int damaged_lines() const { return damaged_lines_; }
+    // Where a journal of another header went; empty: there was none.
+    const std::string& previous() const { return previous_; }
+
+  private:
+    void read();
+    bool take_header(const std::string& record);
+    void write(const std::vector<std::string>& records);
+
+    std::string path_, previous_;
+    JournalHeader header_;
+    std::map<std::string, std::string> templates_on_file_;
+    bool header_on_file_ = false;
+    int damaged_lines_ = 0;
+    std::map<std::string, CandidateOutcome> outcomes_;
+};
+
+}  // namespace turbotune
