@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "cases.h"
+#include "tier.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/files.h"
 #include "turbotune/base/json.h"
@@ -44,9 +45,11 @@ std::vector<Config> configs_of(Runtime& runtime, const da::Problem& problem, con
     std::string previous;
     if (!options.all && options.tier.empty())
         configs.push_back(runtime.select(operation, workload, problem.to_fields()).config);
-    for (const Config& config : operation.candidates(workload, device)) {
+    const std::vector<Config> candidates = options.tier.empty()
+                                               ? operation.candidates(workload, device)
+                                               : da::find_tier(options.tier).candidates(workload, device);
+    for (const Config& config : candidates) {
         const std::string& tier = config.text("tier");
-        if (!options.tier.empty() && tier != options.tier) continue;
         if (!operation.filter(workload, config, device).fits || (!options.all && tier == previous)) continue;
         previous = tier;
         if (std::find(configs.begin(), configs.end(), config) == configs.end()) configs.push_back(config);

@@ -4,7 +4,9 @@
     sm90_forward.py compile DIR [name:field=value,...] ...   needs NVRTC (libnvrtc.so.13), no GPU
     sm90_forward.py run DIR [--no-check] [--no-time]         needs PyTorch and a GPU of compute capability 9.0
 
-Each variant runs in a process of its own that is killed when it hangs.
+Each variant runs in a process of its own that is killed when it hangs. A name with "notime" is only checked, one with
+"nocheck" only timed. ONLY=NAME picks one variant and ONE_LENGTH=N times that length alone, for a profiler:
+    ONLY=both ONE_LENGTH=512 ncu --target-processes all -k regex:forward_sm90 -s 2 -c 1 ... sm90_forward.py run DIR --no-check
 """
 import ctypes
 import json
@@ -22,7 +24,7 @@ DEFAULTS = dict(head_dim=64, dtype=2, c2p=True, p2c=True, mask=False, packed=Fal
                 stages=2, aligned=True, contiguous=False,
                 spare_chunks=0, resident=False, prefetch=False)
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192)
-ONE_LENGTH = int(os.environ.get("ONE_LENGTH", "0"))   # time this length only, for a profiler
+ONE_LENGTH = int(os.environ.get("ONE_LENGTH", "0"))
 SECONDS_PER_VARIANT = 15
 
 
@@ -63,7 +65,7 @@ def shared_bytes(c):
     out_pitch = c_pitch if c["c2p"] and c_pitch >= width + 16 else width + 16
     scratch = max(scores, 64 * out_pitch + 32)
     total = 2 * c["stages"] * c["block_n"] * width + tables * ring * 64 * width + 64 * c["warpgroups"] * width
-    total += c["warpgroups"] * scratch + 4 * width * bias + (16 * c["stages"] + 16) * c["mask"]
+    total += c["warpgroups"] * scratch + 4 * width * bias + (16 * c["stages"] + 144) * c["mask"]
     return total + 8 * (4 * c["stages"] + ring * bias + 2)
 
 
@@ -94,7 +96,8 @@ def compile_variants(directory, texts):
         for field in filter(None, fields.split(",")):
             key, value = field.split("=")
             config[key] = value == "true" if value in ("true", "false") else int(value)
-        image, log = compile_source(nvrtc, render("disentangled_attention/forward_sm90.cu", config))
+        image, log = compile_source(nvrtc, render("disentangled_attention/forward_sm90.cu",
+                                                   dict(config, shared_bytes=shared_bytes(config))))
         registers = re.search(r"Used (\d+) registers", log)
         spills = re.search(r"(\d+) bytes spill stores", log)
         loud = re.findall(r".*C75\d\d.*", log)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import xml.etree.ElementTree as xml
 
@@ -56,8 +57,9 @@ def device_record(turbotune):
     first = listing["devices"][0]
     if first["kind"] != "cuda":
         raise SystemExit("gpu_record: no GPU on this machine: " + listing["no_cuda"])
-    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True)
-    versions = driver.stdout.split() if driver.returncode == 0 else []
+    smi = shutil.which("nvidia-smi")   # knows the full number; the driver itself tells only the CUDA version it serves
+    query = [smi, "--query-gpu=driver_version", "--format=csv,noheader"]
+    versions = subprocess.run(query, capture_output=True, text=True).stdout.split() if smi else []
     return first, versions[0] if versions else first["driver"]
 
 

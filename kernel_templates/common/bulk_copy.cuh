@@ -1,4 +1,4 @@
-// Bulk copies from global to shared memory (sm_90), completing on an mbarrier by bytes; and the order of dependent grids.
+// Bulk copies from global to shared memory (sm_90), completing on an mbarrier by bytes; the order of dependent grids.
 // needs: common/types.cuh
 
 // Adds bytes to what the barrier's phase waits for; no arrival.
@@ -14,8 +14,12 @@ __device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u
 }
 
 // With a programmatic launch: lets the next grid start, and waits for the grid before this one and its writes.
-__device__ __forceinline__ void allow_next_grid() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ void await_previous_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void allow_next_grid() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ __forceinline__ void await_previous_grid() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 
 // Brings a cache line into L2.
 __device__ __forceinline__ void prefetch_line(const void* from) {

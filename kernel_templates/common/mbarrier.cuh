@@ -48,7 +48,9 @@ __device__ __forceinline__ bool barrier_test(u32 barrier, u32 parity) {
 }
 
 // Orders this thread's view of shared memory written by ordinary stores and cp.async before wgmma's reads of it.
-__device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void async_proxy_fence() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 // A barrier of `threads` threads of the block; ids 1 .. 15, 0 is __syncthreads'.
 __device__ __forceinline__ void named_barrier(int id, int threads) {

@@ -54,7 +54,8 @@ __device__ __forceinline__ u32 descriptor_low(u32 address, int leading) { return
 
 #define WGMMA_SHARED_N64(types) \
     asm volatile( \
-        "{\n.reg .b64 a, b;\n.reg .pred add;\nmov.b64 a, {%32, %34};\nmov.b64 b, {%33, %34};\nsetp.ne.s32 add, %35, 0;\n" \
+        "{\n.reg .b64 a, b;\n.reg .pred add;\nmov.b64 a, {%32, %34};\nmov.b64 b, {%33, %34};\n" \
+        "setp.ne.s32 add, %35, 0;\n" \
         "wgmma.mma_async.sync.aligned.m64n64k16.f32." types "." types " {" \
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
         "%23, %24, %25, %26, %27, %28, %29, %30, %31" \

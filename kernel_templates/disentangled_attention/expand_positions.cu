@@ -1,7 +1,7 @@
 // The rows of PK and PQ by distance instead of by slot, for forward_sm90.cu: chunks of 64 distances, [heads][chunks]
-// [PK | PQ][64][head_dim], each swizzled as its copy in shared memory. Within a chunk an accumulator thread c must hold 16
-// neighbours in the order of its score buffer: row 8n + 2c + b is distance 16c + 2n + b of the chunk for PQ, and counted
-// from the chunk's end for PK.
+// [PK | PQ][64][head_dim], each swizzled as its copy in shared memory. Within a chunk an accumulator thread c must hold
+// 16 neighbours in the order of its score buffer: row 8n + 2c + b is distance 16c + 2n + b of the chunk for PQ, and
+// counted from the chunk's end for PK.
 #include "config"
 #include "disentangled_attention/params.h"
 #include "common/types.cuh"
@@ -34,8 +34,9 @@ extern "C" __global__ __launch_bounds__(expand_threads) void disentangled_attent
         const bool query = !c2p || table == 1;
         const int x = 16 * (row >> 1 & 3) + 2 * (row >> 3) + (row & 1);
         const s64 slot = slot_of(p, query ? 64 * e + x : 64 * e + 63 - x);
-        const u16* from = query ? static_cast<const u16*>(p.position_query) + head * p.position_query_head + slot * p.position_query_row
-                                : static_cast<const u16*>(p.position_key) + head * p.position_key_head + slot * p.position_key_row;
+        const u16* from = query ? static_cast<const u16*>(p.position_query) + head * p.position_query_head
+                                : static_cast<const u16*>(p.position_key) + head * p.position_key_head;
+        from += slot * (query ? p.position_query_row : p.position_key_row);
         from += chunk * 8;
         Words4 words;
         if constexpr (aligned) {

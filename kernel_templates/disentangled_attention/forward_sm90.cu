@@ -7,8 +7,8 @@
 //   far   when every |i-j| >= band: all its pairs share one end slot e, so that q_i.PK_e is a constant of the row and
 //         k_j.PQ_e is folded into the operand, (q_i + PQ_e).k_j. It costs what plain attention does.
 //   near  otherwise: sm90_position.cuh.
-// q, k, v rows may lie anywhere (16-byte aligned with `aligned`): the producer copies rows with cp.async. PK and PQ come by
-// bulk copies of chunks of 64 distances, which expand_positions.cu laid out in the workspace.
+// q, k, v rows may lie anywhere (16-byte aligned with `aligned`): the producer copies rows with cp.async. PK and PQ
+// come by bulk copies of chunks of 64 distances, which expand_positions.cu laid out in the workspace.
 #include "config"
 #include "disentangled_attention/params.h"
 #include "common/types.cuh"
@@ -29,11 +29,16 @@ using namespace config;
 #include "disentangled_attention/sm90_producer.cuh"
 #include "disentangled_attention/sm90_position.cuh"
 #include "disentangled_attention/sm90_softmax.cuh"
+#include "disentangled_attention/sm90_warpgroup.cuh"
+#include "disentangled_attention/sm90_far.cuh"
+#include "disentangled_attention/sm90_near.cuh"
 #include "disentangled_attention/sm90_consumer.cuh"
 
+static_assert(shared_end == shared_bytes, "the launch's dynamic shared memory");
+
 // Registers of a thread after the warpgroups split what a launch of 384 threads got, 168 each.
-constexpr int consumer_registers = 232;
-constexpr int producer_registers = 40;
+constexpr int consumer_registers = mask ? 216 : 232;
+constexpr int producer_registers = mask ? 72 : 40;
 
 }  // namespace
 

@@ -1,12 +1,12 @@
 // Position scores of near tiles. Q.PKchunk and K.PQchunk are matrix products over distances; the shift "column =
 // distance" is undone on the way through fp16 buffers: C[query row][key], T[key][query row] (one unit of 64 keys).
 //
-// A operands hold rows 2g and 2g + 1 of each 16 in a thread's two halves, so that a half's rows are all even or all odd:
-// where the shift keeps pairs aligned they are stored as words, in the other half as words of the next pairing.
+// A operands hold rows 2g and 2g + 1 of each 16 in a thread's two halves, so that a half's rows are all even or all
+// odd: where the shift keeps pairs aligned they are stored as words, in the other half as words of the next pairing.
 // needs: sm90_layout.cuh, common/mma.cuh
 
 struct Lane {
-    int warp, lane, g, c;   // warp of the warpgroup; row and column pair of an accumulator
+    int warp, lane, g, c;  // warp of the warpgroup; row and column pair of an accumulator
 
     __device__ __forceinline__ explicit Lane(int thread) {
         warp = thread / 32 % 4, lane = thread % 32, g = lane >> 2, c = lane & 3;
@@ -18,7 +18,7 @@ template <int rows, bool paired>
 __device__ __forceinline__ void load_operand(u32 (&a)[dim_steps][4], u32 tile, int row0, const Lane& lane) {
     const int half = lane.lane >> 3 & 1, row = lane.lane & 7;
     u32 first = chunk_address<rows>(tile, row0 + (paired ? 2 * row + half : row + 8 * half), lane.lane >> 4);
-    asm volatile("" : "+r"(first));   // the steps' addresses must not stay in registers
+    asm volatile("" : "+r"(first));  // the steps' addresses must not stay in registers
 #pragma unroll
     for (int step = 0; step < dim_steps; ++step) {
         constexpr int panel_steps = panel_chunks / 2;
@@ -58,7 +58,7 @@ struct ShiftedScores {
     // `to`: address of row 2g's first; row 2g + 1's lies at to + pitch + 2.
     template <int aligned_half, int pitch>
     __device__ __forceinline__ void store(u32 to, bool active) const {
-        asm volatile("" : "+r"(to));   // keeps the compiler from keeping every address of the loop in registers
+        asm volatile("" : "+r"(to));  // keeps the compiler from keeping every address of the loop in registers
         const u32 even = to + (aligned_half ? pitch + 2 : 0), other = to + (aligned_half ? 0 : pitch + 2);
         if (active) {
 #pragma unroll
@@ -73,8 +73,8 @@ struct ShiftedScores {
 
 // Where a near tile's scores are, for one thread.
 struct ScoreBuffers {
-    u32 c_store, t_store;   // row 2g of this thread's warp, column 16 * (warp + c)
-    u32 c_read, t_read;     // this thread's ldmatrix rows
+    u32 c_store, t_store;  // row 2g of this thread's warp, column 16 * (warp + c)
+    u32 c_read, t_read;    // this thread's ldmatrix rows
 
     __device__ __forceinline__ ScoreBuffers(u32 scratch, const Lane& lane) {
         const u32 c0 = scratch + spill_bytes, t0 = scratch + c_bytes + spill_bytes;
@@ -82,7 +82,8 @@ struct ScoreBuffers {
         c_store = c0 + row * c_pitch + 2 * column;
         t_store = t0 + row * t_pitch + 2 * column;
         c_read = c0 + (16 * lane.warp + (lane.lane & 15)) * c_pitch + 16 * (lane.lane >> 4);
-        t_read = t0 + ((lane.lane & 7) + 8 * (lane.lane >> 4)) * t_pitch + 2 * (16 * lane.warp + 8 * (lane.lane >> 3 & 1));
+        t_read =
+            t0 + ((lane.lane & 7) + 8 * (lane.lane >> 4)) * t_pitch + 2 * (16 * lane.warp + 8 * (lane.lane >> 3 & 1));
     }
 };
 
@@ -94,7 +95,8 @@ __device__ __forceinline__ void store_c(const ShiftedScores& x, const ScoreBuffe
 }
 
 // Chunk 0 or 1 of a unit of T: column = row + x - 64 * number.
-__device__ __forceinline__ void store_t(const ShiftedScores& x, const ScoreBuffers& at, const Lane& lane, int buffer, int number) {
+__device__ __forceinline__ void store_t(const ShiftedScores& x, const ScoreBuffers& at, const Lane& lane, int buffer,
+                                        int number) {
     const int sum = lane.warp + lane.c;
     x.store<0, t_pitch>(at.t_store + buffer * t_bytes - 128 * number, number == 0 ? sum <= 3 : sum >= 3);
 }
@@ -105,32 +107,31 @@ __device__ __forceinline__ float half_to_float(u32 bits) {
     return value;
 }
 
-// Scores of one unit into its accumulators.
+// Scores of one unit into its accumulators. All loads come first: one at a time their latency would show.
 __device__ __forceinline__ void read_unit(float (&s)[32], const ScoreBuffers& at, int unit) {
+    u32 c[4][4], t[4][4];
 #pragma unroll
     for (int x = 0; x < 4; ++x) {
-        u32 c[4], t[4], sum[4];
-        if constexpr (c2p) load_matrices(c, at.c_read + 128 * unit + 32 * x);
-        if constexpr (p2c) load_matrices_transposed(t, at.t_read + unit * t_bytes + 16 * x * t_pitch);
+        if constexpr (c2p) load_matrices(c[x], at.c_read + 128 * unit + 32 * x);
+        if constexpr (p2c) load_matrices_transposed(t[x], at.t_read + unit * t_bytes + 16 * x * t_pitch);
+    }
+#pragma unroll
+    for (int x = 0; x < 4; ++x)
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
-            if constexpr (c2p && p2c) {
-                asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum[part]) : "r"(c[part]), "r"(t[part]));
-            } else {
-                sum[part] = c2p ? c[part] : t[part];
-            }
-            const int at_score = (2 * x + (part >> 1)) * 4 + 2 * (part & 1);
-            s[at_score] = half_to_float(sum[part]);
-            s[at_score + 1] = half_to_float(sum[part] >> 16);
+            u32 sum = c2p ? c[x][part] : t[x][part];
+            if constexpr (c2p && p2c) asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(c[x][part]), "r"(t[x][part]));
+            const int first = (2 * x + (part >> 1)) * 4 + 2 * (part & 1);
+            s[first] = half_to_float(sum);
+            s[first + 1] = half_to_float(sum >> 16);
         }
-    }
 }
 
-// The products of a near tile: for each unit of keys Q with its first chunk, in order of keys, and K's unit with both of
-// its chunks; at the end Q with the last chunk.
+// The products of a near tile: for each unit of keys Q with its first chunk, in order of keys, and K's unit with both
+// of its chunks; at the end Q with the last chunk.
 struct Product {
     bool of_query;
-    int unit, chunk;   // chunk: of this warpgroup's units + 1
+    int unit, chunk;  // chunk: of this warpgroup's units + 1
 };
 
 constexpr int of_unit = has_bias ? int(c2p) + 2 * int(p2c) : 1;
@@ -147,6 +148,7 @@ __device__ __forceinline__ void chunk_product(float (&x)[32], const u32 (&a)[dim
     wgmma_fence();
     wgmma<dtype, operand_high, false, false>(x, a[0], key_operand<64>(chunk, 0));
 #pragma unroll
-    for (int step = 1; step < dim_steps; ++step) wgmma<dtype, operand_high, true, false>(x, a[step], key_operand<64>(chunk, step));
+    for (int step = 1; step < dim_steps; ++step)
+        wgmma<dtype, operand_high, true, false>(x, a[step], key_operand<64>(chunk, step));
     wgmma_commit();
 }

@@ -1,7 +1,8 @@
 // The producer warpgroup: fills the rings of K, V and distance chunks, and Q.
-// needs: sm90_layout.cuh, common/async_copy.cuh, common/bulk_copy.cuh, common/mbarrier.cuh, disentangled_attention/sequence.cuh
+// needs: sm90_layout.cuh, common/async_copy.cuh, common/bulk_copy.cuh, common/mbarrier.cuh,
+// disentangled_attention/sequence.cuh
 
-constexpr int producer_barrier = 8;   // named barrier of the producer's threads
+constexpr int producer_barrier = 8;  // named barrier of the producer's threads
 constexpr int row_step = producer_threads / row_chunks;
 
 // Eight elements from global to shared memory; zeros when not valid.
@@ -52,11 +53,12 @@ __device__ __forceinline__ void prefetch_rows(const u16* from, s64 stride, int f
 
 // Where the rows of an item's tensors start.
 struct ItemRows {
-    const u16 *q, *k, *v;   // q: of the item's first row
+    const u16 *q, *k, *v;  // q: of the item's first row
 
     __device__ __forceinline__ ItemRows(const ForwardParams& p, const Item& item) {
         const s64 batch = packed ? 0 : item.batch;
-        q = static_cast<const u16*>(p.q) + batch * p.q_batch + (item.first + item.row0) * p.q_row + item.head * p.q_head;
+        q = static_cast<const u16*>(p.q) + batch * p.q_batch + (item.first + item.row0) * p.q_row +
+            item.head * p.q_head;
         k = static_cast<const u16*>(p.k) + batch * p.k_batch + item.first * p.k_row + item.head * p.k_head;
         v = static_cast<const u16*>(p.v) + batch * p.v_batch + item.first * p.v_row + item.head * p.v_head;
     }
@@ -73,7 +75,7 @@ __device__ __forceinline__ void prefetch_item(const ForwardParams& p, int index,
 
 __device__ __forceinline__ void copy_ends(const ForwardParams& p, u32 shared, const u16* pk, const u16* pq, int tid) {
     if (tid >= 4 * row_chunks) return;
-    const int row = tid / row_chunks, chunk = tid % row_chunks;   // high PK, high PQ, low PK, low PQ
+    const int row = tid / row_chunks, chunk = tid % row_chunks;  // high PK, high PQ, low PK, low PQ
     const bool query = row & 1;
     if (query ? !p2c : !c2p) return;
     const s64 slot = slot_of(p, row < 2 ? p.band : -p.band);
@@ -81,40 +83,42 @@ __device__ __forceinline__ void copy_ends(const ForwardParams& p, u32 shared, co
                (query ? pq + slot * p.position_query_row : pk + slot * p.position_key_row) + chunk * 8, true);
 }
 
-// First kept key and one past the last, of the whole batch row.
-struct KeptRange {
+// What the mask says of an item: the first kept key of its batch row and one past the last, and whether a row of its
+// block is masked. Two sets of notes in shared memory alternate, so that one barrier an item is enough.
+struct MaskSummary {
     int batch = -1, low = 0, high = 0;
+    bool hidden = false;
+    int set = 0;
 
-    __device__ __forceinline__ void scan(int* range, const u8* keep, int length, int tid) {
-        if (tid == 0) range[0] = length, range[1] = 0;
+    __device__ __forceinline__ void read(unsigned char* notes, const u8* keep, const Item& item, int tid) {
+        int first = item.length, last = 0, masked = 0;
+        if (batch != item.batch)
+            for (int j = tid; j < item.length; j += producer_threads)
+                if (keep[j]) first = min(first, j), last = j + 1;
+        for (int i = item.row0 + tid; i < min(item.row0 + block_m, item.length); i += producer_threads) masked |= !keep[i];
+        first = __reduce_min_sync(0xffffffffu, first);
+        last = __reduce_max_sync(0xffffffffu, last);
+        masked = __reduce_max_sync(0xffffffffu, masked);
+        Words4* of_warp = reinterpret_cast<Words4*>(notes) + 4 * set;
+        if (tid % 32 == 0) of_warp[tid / 32] = {u32(first), u32(last), u32(masked), 0};
         named_barrier(producer_barrier, producer_threads);
-        int first = length, last = 0;
-        for (int j = tid; j < length; j += producer_threads)
-            if (keep[j]) first = min(first, j), last = j + 1;
-        atomicMin(&range[0], first);
-        atomicMax(&range[1], last);
-        named_barrier(producer_barrier, producer_threads);
-        low = range[0], high = range[1];
-        named_barrier(producer_barrier, producer_threads);
+        if (batch != item.batch) low = item.length, high = 0;
+        hidden = false;
+#pragma unroll
+        for (int warp = 0; warp < 4; ++warp) {
+            const Words4 words = of_warp[warp];
+            if (batch != item.batch) low = min(low, int(words.x)), high = max(high, int(words.y));
+            hidden = hidden || words.z != 0;
+        }
+        batch = item.batch;
+        set ^= 1;
     }
 };
-
-__device__ __forceinline__ bool any_hidden_row(const u8* keep, int row0, int length, int tid) {
-    bool hidden = false;
-    for (int r = tid; r < block_m; r += producer_threads) hidden = hidden || (row0 + r < length && !keep[row0 + r]);
-    int any;
-    asm volatile(
-        "{\n.reg .pred in, out;\nsetp.ne.s32 in, %1, 0;\nbar.red.or.pred out, %2, %3, in;\nselp.s32 %0, 1, 0, out;\n}"
-        : "=r"(any)
-        : "r"(int(hidden)), "n"(producer_barrier), "n"(producer_threads)
-        : "memory");
-    return any;
-}
 
 __device__ __forceinline__ void produce(const ForwardParams& p, unsigned char* memory, u32 shared, int tid) {
     RingPosition<stages> kv;
     RingPosition<ring> strip;
-    KeptRange kept;
+    MaskSummary summary;
     int resident_head = -1;
     bool tables_ready = false;
     u32 q_parity = 1;
@@ -130,17 +134,16 @@ __device__ __forceinline__ void produce(const ForwardParams& p, unsigned char* m
         const unsigned char* table = static_cast<const unsigned char*>(p.workspace) +
                                      s64(item.head) * (last_chunk(p.band) - first_chunk(p.band) + 1) * chunk_bytes;
 
-        barrier_wait(shared + q_empty, q_parity);
-        q_parity ^= 1;
         int first_key = 0, key_count = item.length;
         if constexpr (mask) {
-            if (kept.batch != item.batch) kept.scan(range, keep, item.length, tid), kept.batch = item.batch;
-            const bool hidden = any_hidden_row(keep, item.row0, item.length, tid);
-            if (!hidden) first_key = kept.low, key_count = kept.high;
-            if (tid == 0) {
-                range[0] = first_key, range[1] = key_count, range[2] = hidden;
-                barrier_arrive(shared + q_full);
-            }
+            summary.read(memory + notes_offset, keep, item, tid);
+            if (!summary.hidden) first_key = summary.low, key_count = summary.high;
+        }
+        barrier_wait(shared + q_empty, q_parity);
+        q_parity ^= 1;
+        if (mask && tid == 0) {
+            range[0] = first_key, range[1] = key_count, range[2] = summary.hidden;
+            barrier_arrive(shared + q_full);
         }
         copy_rows<block_m>(shared + q_offset, rows.q, p.q_row, item.length - item.row0, tid);
         if constexpr (has_bias) copy_ends(p, shared, pk, pq, tid);
@@ -150,35 +153,43 @@ __device__ __forceinline__ void produce(const ForwardParams& p, unsigned char* m
         int distance_chunk = (item.row0 + block_m) / 64 - 1 - tiles.near_begin * units;
         for (int t = tiles.begin; t < tiles.end; ++t) {
             const int left = item.length - t * block_n;
-            if (prefetch && t == tiles.begin && work.item + work.step < work.end) prefetch_item(p, work.item + work.step, tid);
+            if (prefetch && t == tiles.begin && work.item + work.step < work.end)
+                prefetch_item(p, work.item + work.step, tid);
             barrier_wait(shared + k_empty + 8 * kv.slot, kv.parity ^ 1);
             if constexpr (mask) {
-                const u32 kept_keys = __ballot_sync(0xffffffffu, tid < block_n && tid < left && keep[t * block_n + tid]);
+                const u32 kept_keys =
+                    __ballot_sync(0xffffffffu, tid < block_n && tid < left && keep[t * block_n + tid]);
                 if (tid % 32 == 0) {
                     reinterpret_cast<u32*>(memory + bits_offset)[kv.slot * 4 + tid / 32] = kept_keys;
                     barrier_arrive(shared + k_full + 8 * kv.slot);
                 }
             }
-            copy_rows<block_n>(shared + k_offset + kv.slot * tile_bytes, rows.k + s64(t) * block_n * p.k_row, p.k_row, left, tid);
+            copy_rows<block_n>(shared + k_offset + kv.slot * tile_bytes, rows.k + s64(t) * block_n * p.k_row, p.k_row,
+                               left, tid);
             arrive_filled(shared + k_full + 8 * kv.slot);
-            if (has_bias && tid == 0) {   // the tile's new distance chunks arrive on its K's barrier
+            if (has_bias && tid == 0) {  // the tile's new distance chunks arrive on its K's barrier
                 const u32 full = shared + k_full + 8 * kv.slot;
-                int count = t < tiles.near_begin || t >= tiles.near_end ? 0 : t == tiles.near_begin ? tile_chunks : units;
+                int count = t < tiles.near_begin || t >= tiles.near_end ? 0
+                            : t == tiles.near_begin                     ? tile_chunks
+                                                                        : units;
                 if (resident && resident_head == item.head) count = 0;
                 resident_head = item.head;
                 if (count > 0 && !tables_ready) await_previous_grid(), tables_ready = true;
                 for (; count > 0; --count) {
-                    const int e = min(max(distance_chunk--, first_chunk(p.band)), last_chunk(p.band)) - first_chunk(p.band);
+                    const int e =
+                        min(max(distance_chunk--, first_chunk(p.band)), last_chunk(p.band)) - first_chunk(p.band);
                     barrier_wait(shared + strip_empty + 8 * strip.slot, strip.parity ^ 1);
                     barrier_expect_bytes(full, chunk_bytes);
-                    copy_bulk(shared + pk_offset + strip.slot * chunk_bytes, table + s64(e) * chunk_bytes, chunk_bytes, full);
+                    copy_bulk(shared + pk_offset + strip.slot * chunk_bytes, table + s64(e) * chunk_bytes, chunk_bytes,
+                              full);
                     strip.advance();
                 }
                 barrier_arrive(full);
             }
             __syncwarp();
             barrier_wait(shared + v_empty + 8 * kv.slot, kv.parity ^ 1);
-            copy_rows<block_n>(shared + v_offset + kv.slot * tile_bytes, rows.v + s64(t) * block_n * p.v_row, p.v_row, left, tid);
+            copy_rows<block_n>(shared + v_offset + kv.slot * tile_bytes, rows.v + s64(t) * block_n * p.v_row, p.v_row,
+                               left, tid);
             arrive_filled(shared + v_full + 8 * kv.slot);
             kv.advance();
         }

@@ -2,9 +2,9 @@
 // needs: sm90_layout.cuh, common/math.cuh
 
 struct Rows {
-    float bias[2];         // q_i.PK_e in far tiles, else 0; rows g and g + 8
-    float m[2], l[2];      // subtracted maximum (unscaled), sum of this thread's columns
-    u32 hidden;            // bit h: the query row is masked
+    float bias[2];     // q_i.PK_e in far tiles, else 0; rows g and g + 8
+    float m[2], l[2];  // subtracted maximum (unscaled), sum of this thread's columns
+    u32 hidden;        // bit h: the query row is masked
 };
 
 __device__ __forceinline__ u32 range_word(int left) {
@@ -28,7 +28,8 @@ struct KeyBits {
 };
 
 // Masked rows attend every key in range equally.
-__device__ __forceinline__ void apply_mask(float (&s)[32], const Rows& rows, const KeyBits& bits, int keys_left, int c) {
+__device__ __forceinline__ void apply_mask(float (&s)[32], const Rows& rows, const KeyBits& bits, int keys_left,
+                                           int c) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const bool hidden = mask && (rows.hidden >> half & 1);
@@ -73,8 +74,8 @@ struct Softmax {
         }
     }
 
-    // Moves the maximum when scores exceed it by much. In near tiles there is no row constant, and scores may be infinite,
-    // as sums of saturated ones.
+    // Moves the maximum when scores exceed it by much. In near tiles there is no row constant, and scores may be
+    // infinite, as sums of saturated ones.
     template <bool near, int count>
     __device__ __forceinline__ void begin(float (&s)[count], Rows& rows, float scale) {
         float most[2];

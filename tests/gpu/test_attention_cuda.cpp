@@ -1,5 +1,6 @@
 #include "../ops/random_problems.h"
 #include "catch.h"
+#include "tier.h"
 
 using namespace turbotune;
 using namespace turbotune::testing;
@@ -11,12 +12,30 @@ struct TierTypes {
     std::vector<DType> dtypes;
 };
 
-const std::vector<TierTypes> kTiers = {{"mma", {DType::bf16, DType::f16}},
-                                       {"simt", {DType::f32, DType::f16, DType::bf16}}};
+// The tiers that this device can run, each with the element types it serves.
+std::vector<TierTypes> tiers() {
+    const std::vector<std::string> names = open_device("0").info().tiers();
+    std::vector<TierTypes> all = {{"mma", {DType::bf16, DType::f16}}, {"simt", {DType::f32, DType::f16, DType::bf16}}};
+    std::erase_if(all,
+                  [&](const TierTypes& t) { return std::find(names.begin(), names.end(), t.tier) == names.end(); });
+    REQUIRE_FALSE(all.empty());
+    return all;
+}
+
+// Operation::candidates names all of the best tier only.
+std::vector<Config> every_candidate(const Workload& workload, const DeviceInfo& device) {
+    std::vector<Config> all;
+    for (const TierTypes& types : tiers()) {
+        const da::Tier& tier = da::find_tier(types.tier);
+        if (!tier.refuse(workload).empty()) continue;
+        for (const Config& config : tier.candidates(workload, device)) all.push_back(config);
+    }
+    return all;
+}
 
 template <class Check>
 void for_every_tier(Check check) {
-    for (const TierTypes& tier : kTiers) {
+    for (const TierTypes& tier : tiers()) {
         AttentionSuite suite("0", tier.tier);
         for (DType dtype : tier.dtypes) {
             INFO("tier " << tier.tier);
@@ -27,24 +46,44 @@ void for_every_tier(Check check) {
 
 }  // namespace
 
-TEST_CASE("every tier agrees with float64 at odd lengths", "[gpu][attention]") {
-    for (int head_dim : {32, 64, 128})
-        for_every_tier([&](AttentionSuite& suite, DType dtype) { check_lengths(suite, head_dim, dtype); });
+TEST_CASE("every tier agrees with float64 at odd lengths, head_dim 32", "[gpu][attention]") {
+    for_every_tier([](AttentionSuite& suite, DType dtype) { check_lengths(suite, 32, dtype); });
+}
+TEST_CASE("every tier agrees with float64 at odd lengths, head_dim 64", "[gpu][attention]") {
+    for_every_tier([](AttentionSuite& suite, DType dtype) { check_lengths(suite, 64, dtype); });
+}
+TEST_CASE("every tier agrees with float64 at odd lengths, head_dim 128", "[gpu][attention]") {
+    for_every_tier([](AttentionSuite& suite, DType dtype) { check_lengths(suite, 128, dtype); });
 }
 
-TEST_CASE("every tier agrees with float64 under every mask", "[gpu][attention][field-30]") {
-    for (int head_dim : {32, 64, 128})
-        for_every_tier([&](AttentionSuite& suite, DType dtype) { check_masks(suite, head_dim, dtype); });
+TEST_CASE("every tier agrees with float64 under every mask, head_dim 32", "[gpu][attention][field-30]") {
+    for_every_tier([](AttentionSuite& suite, DType dtype) { check_masks(suite, 32, dtype); });
+}
+TEST_CASE("every tier agrees with float64 under every mask, head_dim 64", "[gpu][attention][field-30]") {
+    for_every_tier([](AttentionSuite& suite, DType dtype) { check_masks(suite, 64, dtype); });
+}
+TEST_CASE("every tier agrees with float64 under every mask, head_dim 128", "[gpu][attention][field-30]") {
+    for_every_tier([](AttentionSuite& suite, DType dtype) { check_masks(suite, 128, dtype); });
 }
 
-TEST_CASE("every tier agrees with float64 for every combination of position terms", "[gpu][attention]") {
-    for (int head_dim : {32, 64, 128})
-        for_every_tier([&](AttentionSuite& suite, DType dtype) { check_terms(suite, head_dim, dtype); });
+TEST_CASE("every tier agrees with float64 for every combination of position terms, head_dim 32", "[gpu][attention]") {
+    for_every_tier([](AttentionSuite& suite, DType dtype) { check_terms(suite, 32, dtype); });
+}
+TEST_CASE("every tier agrees with float64 for every combination of position terms, head_dim 64", "[gpu][attention]") {
+    for_every_tier([](AttentionSuite& suite, DType dtype) { check_terms(suite, 64, dtype); });
+}
+TEST_CASE("every tier agrees with float64 for every combination of position terms, head_dim 128", "[gpu][attention]") {
+    for_every_tier([](AttentionSuite& suite, DType dtype) { check_terms(suite, 128, dtype); });
 }
 
-TEST_CASE("every tier serves packed batches with empty sequences", "[gpu][attention]") {
-    for (int head_dim : {32, 64, 128})
-        for_every_tier([&](AttentionSuite& suite, DType dtype) { check_packed(suite, head_dim, dtype); });
+TEST_CASE("every tier serves packed batches with empty sequences, head_dim 32", "[gpu][attention]") {
+    for_every_tier([](AttentionSuite& suite, DType dtype) { check_packed(suite, 32, dtype); });
+}
+TEST_CASE("every tier serves packed batches with empty sequences, head_dim 64", "[gpu][attention]") {
+    for_every_tier([](AttentionSuite& suite, DType dtype) { check_packed(suite, 64, dtype); });
+}
+TEST_CASE("every tier serves packed batches with empty sequences, head_dim 128", "[gpu][attention]") {
+    for_every_tier([](AttentionSuite& suite, DType dtype) { check_packed(suite, 128, dtype); });
 }
 
 TEST_CASE("every tier reads and writes strided views in place", "[gpu][attention]") {
@@ -74,11 +113,42 @@ TEST_CASE("every candidate of a tier agrees with float64, not only the first", "
             problem.max_relative_positions = 64;
             const TestCase data = da::make_case(problem, da::MaskPattern::holes, {}, 21, true);
             const Workload workload = operation.workload_of(data.problem);
-            for (const Config& config : operation.candidates(workload, device)) {
+            for (const Config& config : every_candidate(workload, device)) {
                 if (!operation.filter(workload, config, device).fits) continue;
                 INFO(data.label << " " << config.to_string());
                 const NamedTensors outputs = run_case(runtime, operation, data, &config);
                 CHECK(largest_error(outputs.at("out"), data.expected.at("out")) <= data.tolerance);
             }
+        }
+}
+
+// Few and small, so that compute-sanitizer gets through: every tier and head_dim, far and near tiles, holes in the
+// mask, an unaligned view, packed with an empty sequence.
+TEST_CASE("small problems touch only what they should", "[gpu][attention][small]") {
+    for (int head_dim : {32, 64, 128})
+        for (const TierTypes& tier : tiers()) {
+            AttentionSuite suite("0", tier.tier);
+            const DType dtype = tier.dtypes.front();
+            for (int length : {1, 33, 150}) {
+                da::Problem problem = random_problem(length, head_dim, dtype, true);
+                problem.batch = 1;
+                problem.position_buckets = 16;
+                problem.max_relative_positions = 32;
+                const TestCase data = da::make_case(problem, da::MaskPattern::holes, {}, 40 + length, true);
+                INFO(tier.tier << " " << data.label);
+                CHECK(suite.error_of(problem, data) <= data.tolerance);
+            }
+            da::Problem problem = random_problem(1, head_dim, dtype, false);
+            const std::vector<int> lengths = {40, 0, 70};
+            problem.layout = da::Layout::packed;
+            problem.batch = 3;
+            problem.length = 70;
+            problem.tokens = 110;
+            problem.position_buckets = 16;
+            problem.max_relative_positions = 32;
+            const TestCase data = da::make_case(problem, da::MaskPattern::none, lengths, 8, true);
+            INFO(tier.tier << " " << data.label);
+            CHECK(suite.error_of(problem, data) <= data.tolerance);
+            if (head_dim == 64) check_unaligned_rows(suite, head_dim, dtype);
         }
 }

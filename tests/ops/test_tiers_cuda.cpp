@@ -66,29 +66,35 @@ void check_candidates(const Tier& tier, const char* precision, std::size_t fewes
             INFO(device.device_class.arch << " " << workload.to_string());
             REQUIRE(tier.refuse(workload).empty());
             const std::vector<Config> configs = tier.candidates(workload, device);
-            CHECK(configs.size() >= fewest);
             std::set<std::string> texts;
+            std::size_t fitting = 0;
             for (const Config& config : configs) {
                 texts.insert(config.to_string());
                 CHECK(config.entries().front().first == "tier");
                 const Resources resources = tier.resources(workload, config);
-                CHECK(resources.shared_bytes <= device.device_class.shared_per_block);
                 CHECK(resources.shared_bytes > 0);
-                CHECK(resources.threads * resources.registers <= device.registers_per_sm);
                 CHECK(resources.registers <= 255);
+                const Verdict verdict = operation().filter(workload, config, device);
+                const bool fits = resources.shared_bytes <= device.device_class.shared_per_block &&
+                                  resources.threads * resources.registers <= device.registers_per_sm;
+                CHECK(verdict.fits == fits);
+                CHECK(verdict.reason.empty() == fits);
+                fitting += fits;
             }
+            CHECK(fitting >= fewest);
+            CHECK(operation().filter(workload, operation().heuristic(workload, device), device).fits);
             CHECK(texts.size() == configs.size());
         }
 }
 
 }  // namespace
 
-TEST_CASE("every mma candidate of every workload fits the device it is offered for", "[tiers]") {
+TEST_CASE("every mma candidate of every workload fits, or the filter says what it needs", "[tiers]") {
     // head_dim 128 in 99 KiB leaves one.
     check_candidates(mma_tier(), "half", 1);
 }
 
-TEST_CASE("every simt candidate of every workload fits the device it is offered for", "[tiers]") {
+TEST_CASE("every simt candidate of every workload fits, or the filter says what it needs", "[tiers]") {
     check_candidates(simt_tier(), "fp32_strict", 4);
     check_candidates(simt_tier(), "half", 4);
 }

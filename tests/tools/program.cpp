@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <sstream>
 #include <thread>
 
@@ -70,6 +71,8 @@ Running::Running(const TempDir& home, std::vector<std::string> command,
     envp.push_back(nullptr);
 
     std::string out = base_ + ".out", err = base_ + ".err";
+    std::cout.flush();  // the child must not write what waits in this process's buffers
+    std::fflush(nullptr);
     pid_ = fork();
     REQUIRE(pid_ >= 0);
     if (pid_ == 0) {

@@ -20,7 +20,7 @@ Json dry_run(std::vector<std::string> arguments) {
 
 }  // namespace
 
-TEST_CASE("--dry-run lists every preset's workloads without a GPU", "[cli]") {
+TEST_CASE("The flag --dry-run lists every preset's workloads without a GPU", "[cli]") {
     const std::pair<const char*, std::size_t> presets[] = {{"quick", 12}, {"standard", 84}, {"exhaustive", 1134}};
     for (const auto& [preset, count] : presets) {
         const Json listed = dry_run({"--preset", preset});
@@ -42,7 +42,7 @@ TEST_CASE("--dry-run lists every preset's workloads without a GPU", "[cli]") {
     }
 }
 
-TEST_CASE("--dry-run without a preset lists the standard one", "[cli]") {
+TEST_CASE("The flag --dry-run without a preset lists the standard one", "[cli]") {
     CHECK(dry_run({})["count"] == 84);
 }
 
@@ -76,7 +76,7 @@ TEST_CASE("Shards share the workloads out without overlap", "[cli]") {
     CHECK(seen.size() == 12);
 }
 
-TEST_CASE("--dry-run as text ends with the count and writes no profile", "[cli]") {
+TEST_CASE("The flag --dry-run as text ends with the count and writes no profile", "[cli]") {
     const TempDir home;
     const Outcome outcome = run_turbotune(home, {"--preset", "quick", "--dry-run"});
     INFO(outcome.out << outcome.err);

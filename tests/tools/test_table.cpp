@@ -1,6 +1,8 @@
 #include "table.h"
 
 #include "catch.h"
+#include "output.h"
+#include "turbotune/base/error.h"
 
 using namespace turbotune;
 using namespace turbotune::cli;
@@ -71,4 +73,17 @@ TEST_CASE("duration and byte_count pick their unit", "[table]") {
     CHECK(byte_count(1023) == "1023 B");
     CHECK(byte_count(1536) == "1.5 KiB");
     CHECK(byte_count(std::int64_t{3} << 30) == "3.0 GiB");
+}
+
+TEST_CASE("shell_word quotes what a shell would take apart", "[table]") {
+    CHECK(shell_word("a/b-c.json") == "a/b-c.json");
+    CHECK(shell_word("") == "''");
+    CHECK(shell_word("a b") == "'a b'");
+    CHECK(shell_word("it's $x") == "'it'\\''s $x'");
+}
+
+TEST_CASE("split_list refuses empty elements by the flag's name", "[table]") {
+    CHECK(split_list("--ops", "a,b") == std::vector<std::string>{"a", "b"});
+    for (const char* text : {"", ",", "a,", ",a", "a,,b"})
+        REQUIRE_THROWS_AS(split_list("--ops", text), InvalidArgument);
 }

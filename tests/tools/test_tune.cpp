@@ -125,7 +125,7 @@ TEST_CASE("Ctrl-C twice exits 130 at once", "[tune][slow]") {
     CHECK(running.wait(10).exit_code == 130);
 }
 
-TEST_CASE("--output takes the profile elsewhere, and a foreign file there is never overwritten", "[tune]") {
+TEST_CASE("The flag --output takes the profile elsewhere, and a foreign file there is never overwritten", "[tune]") {
     const TempDir home;
     write_text(home / "notes.json", "{\"mine\": true}\n");
     const Outcome outcome = tune(home, {"--output", home / "notes.json"});

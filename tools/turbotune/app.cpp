@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "exit_code.h"
 #include "help_format.h"
+#include "output.h"
 #include "suggest.h"
 #include "turbotune/base/error.h"
 
@@ -83,11 +84,7 @@ void refuse_misplaced_options(const CLI::App& app) {
 
 std::string join_command(int argc, const char* const* argv) {
     std::string line = "turbotune";
-    for (int i = 1; i < argc; ++i) {
-        const std::string word = argv[i];
-        const bool plain = !word.empty() && word.find_first_of(" \t\n'\"\\$`*?") == std::string::npos;
-        line += plain ? ' ' + word : fmt::format(" '{}'", word);
-    }
+    for (int i = 1; i < argc; ++i) line += ' ' + shell_word(argv[i]);
     return line;
 }
 
@@ -105,7 +102,8 @@ const char* const kFooter =
     "  turbotune --lengths 512,2048 --passes inference --dtypes half\n"
     "  turbotune inspect                             read what was tuned\n"
     "\n"
-    "Exit codes: 0 done, 1 finished with failures, 2 bad usage or input file, 3 no usable device, 130 interrupted.";
+    "Exit codes: 0 done, 1 finished with failures, 2 bad usage or input file, 3 no usable device,\n"
+    "130 interrupted.";
 
 }  // namespace
 
@@ -138,6 +136,7 @@ int run(int argc, const char* const* argv) {
     } catch (const CLI::ExtrasError&) {
         return report_unknown(app);
     } catch (const CLI::ParseError& error) {
+        if (!app.remaining(true).empty()) return report_unknown(app);  // rather than what it made to be missing
         return report(fmt::format("{}. See `{} --help`", error.what(), command_path(innermost(app))), kUsage);
     } catch (const Error& error) {
         return report(error.what(), exit_code_of(error));

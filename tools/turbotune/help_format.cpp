@@ -79,7 +79,10 @@ std::string usage_of(const CLI::App* app) {
 }  // namespace
 
 std::string HelpFormat::make_help(const CLI::App* app, std::string, CLI::AppFormatMode) const {
-    std::string out = usage_of(app) + '\n' + wrap(app->get_description(), 0) + '\n';
+    // The first line is what the list of commands shows; the rest is a paragraph.
+    std::string description = app->get_description();
+    if (const std::size_t line = description.find('\n'); line != std::string::npos) description.insert(line, "\n");
+    std::string out = usage_of(app) + '\n' + wrap(description, 0) + '\n';
     for (const std::string& group : app->get_groups()) {
         std::string rows;
         for (const CLI::Option* option : app->get_options())

@@ -149,6 +149,18 @@ void print_json(const Json& value) {
     std::fflush(stdout);
 }
 
+std::string shell_word(const std::string& word) {
+    if (!word.empty() && word.find_first_of(" \t\n'\"\\$`*?&;|<>()[]{}~#!") == std::string::npos) return word;
+    std::string out = "'";
+    for (char c : word) {
+        if (c == '\'')
+            out += "'\\''";
+        else
+            out += c;
+    }
+    return out + '\'';
+}
+
 std::vector<std::string> split_list(const std::string& flag, const std::string& text) {
     std::vector<std::string> out;
     std::size_t begin = 0;

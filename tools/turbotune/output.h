@@ -27,6 +27,9 @@ std::string winners_text(const std::vector<ProfileEntry>& entries, std::size_t l
 
 void print_json(const Json& value);  // standard output, indented, with a newline
 
+// As a shell takes it: quoted when it has to be.
+std::string shell_word(const std::string& word);
+
 // "a,b" -> {"a", "b"}; throws InvalidArgument naming the flag when an element is empty.
 std::vector<std::string> split_list(const std::string& flag, const std::string& text);
 

@@ -143,7 +143,8 @@ int tune(const TuneOptions& options, const std::string& command_line) {
     fmt::print(stream, "{}\n", summary(report));
     for (const std::string& failure : report.failures) fmt::print(stream, "failed: {}\n", failure);
     if (!report.profile_path.empty() && file_exists(report.profile_path))
-        fmt::print(stream, "profile: {}\nread it: turbotune inspect {}\n", report.profile_path, report.profile_path);
+        fmt::print(stream, "profile: {}\nread it: turbotune inspect {}\n", report.profile_path,
+                   shell_word(report.profile_path));
     if (options.json) print_json(report_json(report, sweep_options, entries));
     if (report.workloads > 0 && report.measured + report.resumed + report.failed == 0 && !report.interrupted) {
         fmt::print(stderr, "turbotune: error: none of the {} workloads can be tuned on this device\n",

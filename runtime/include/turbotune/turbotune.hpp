@@ -14,6 +14,7 @@
 #include "turbotune/device/device.h"
 #include "turbotune/device/device_info.h"
 #include "turbotune/device/thread_pool.h"
+#include "turbotune/kernel/compile_jobs.h"
 #include "turbotune/kernel/compiler.h"
 #include "turbotune/kernel/image.h"
 #include "turbotune/kernel/kernel_cache.h"

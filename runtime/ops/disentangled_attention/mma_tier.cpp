@@ -88,11 +88,7 @@ class MmaTier : public Tier {
 
     std::vector<Config> candidates(const Workload& workload, const DeviceInfo& device) const override {
         const std::int64_t head_dim = workload.fields.integer("head_dim");
-        std::vector<MmaConfig> configs;
-        for (const MmaConfig& c : table_of(head_dim))
-            if (shared_bytes(c, head_dim, position_terms(workload), masked(workload)) <=
-                device.device_class.shared_per_block)
-                configs.push_back(c);
+        std::vector<MmaConfig> configs = table_of(head_dim);
         // With fewer blocks than half the multiprocessors' slots, shorter blocks fill more of them.
         const std::int64_t length = workload.fields.integer("length"),
                            sequences = workload.fields.integer("batch_heads");

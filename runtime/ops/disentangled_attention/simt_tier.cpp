@@ -75,12 +75,9 @@ class SimtTier : public Tier {
 
     std::vector<Config> candidates(const Workload& workload, const DeviceInfo& device) const override {
         const std::int64_t head_dim = workload.fields.integer("head_dim");
-        const bool mask = workload.fields.text("layout") == "padded_masked";
         std::vector<SimtConfig> configs;
         for (const SimtConfig& c : kConfigs)
-            if (fits_registers(c, head_dim) &&
-                shared_bytes(c, head_dim, position_terms(workload), mask) <= device.device_class.shared_per_block)
-                configs.push_back(c);
+            if (fits_registers(c, head_dim)) configs.push_back(c);
         const std::int64_t length = workload.fields.integer("length"),
                            sequences = workload.fields.integer("batch_heads");
         std::stable_partition(configs.begin(), configs.end(), [&](const SimtConfig& c) {

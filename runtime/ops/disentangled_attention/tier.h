@@ -42,6 +42,7 @@ class Tier {
 // dtype (int: 0 f32, 1 f16, 2 bf16), c2p, p2c, mask, packed, lse (bool).
 Fields problem_parameters(const Problem& problem);
 
+const Tier& sm90_tier();
 const Tier& mma_tier();
 const Tier& simt_tier();
 const Tier& host_tier();

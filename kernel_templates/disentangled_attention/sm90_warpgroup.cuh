@@ -1,0 +1,98 @@
+// A consumer warpgroup: 64 query rows of each item. Its far tiles are in sm90_far.cuh, its near ones in sm90_near.cuh.
+// needs: sm90_position.cuh, sm90_softmax.cuh, common/mbarrier.cuh
+
+// The number-th `size` elements.
+template <int size, int count>
+__device__ __forceinline__ float (&part(float (&all)[count], int number))[size] {
+    return *reinterpret_cast<float(*)[size]>(&all[size * number]);
+}
+// State and habits of a consumer warpgroup.
+struct Warpgroup {
+    const ForwardParams& p;
+    unsigned char* memory;
+    u32 shared;
+    int group;  // which warpgroup
+    Lane lane;
+    RingPosition<stages> kv;
+    RingPosition<ring> strip;
+    int resident_head = -1;
+    bool hidden_rows = false;  // some query row of the item's block is masked
+
+    __device__ __forceinline__ Warpgroup(const ForwardParams& params, unsigned char* block_memory, u32 address,
+                                        int thread)
+        : p(params),
+          memory(block_memory),
+          shared(address),
+          group(int(__reduce_max_sync(0xffffffffu, u32(thread) / 128))),
+          lane(thread) {}
+
+    __device__ __forceinline__ u32 k_tile(int slot) const { return shared + k_offset + slot * tile_bytes; }
+    // Tiles as wgmma operands, in units of 16 bytes.
+    __device__ __forceinline__ u32 operand(int offset, int slot, int bytes) const {
+        return (shared >> 4) + offset / 16 + slot * (bytes / 16);
+    }
+    __device__ __forceinline__ u32 scratch() const { return shared + scratch_offset + group * scratch_bytes; }
+
+    // One arrival for each warp, after all its lanes came here.
+    __device__ __forceinline__ void release(u32 barrier) const {
+        __syncwarp();
+        if (lane.lane == 0) barrier_arrive(shared + barrier);
+    }
+    __device__ __forceinline__ void await(u32 barrier, u32 parity) const { barrier_wait(shared + barrier, parity); }
+    __device__ __forceinline__ bool test(u32 barrier, u32 parity) const {
+        return barrier_test(shared + barrier, parity);
+    }
+    __device__ __forceinline__ void await(bool over, u32 barrier, u32 parity) const {
+        if (!over) barrier_wait(shared + barrier, parity);
+    }
+    __device__ __forceinline__ void group_barrier() const { named_barrier(1 + group, 128); }
+
+    // Masks the scores of a tile.
+    __device__ __forceinline__ void hide(float (&s)[block_n / 2], const Rows& rows, int slot, int keys_left) const {
+        if (!mask && keys_left >= block_n) return;
+#pragma unroll
+        for (int unit = 0; unit < units; ++unit) {
+            const KeyBits bits(memory, slot, unit, keys_left - 64 * unit);
+            if (!bits.all || (mask && __any_sync(0xffffffffu, rows.hidden != 0)))
+                apply_mask(part<32>(s, unit), rows, bits, keys_left - 64 * unit, lane.c);
+        }
+    }
+
+    // Q, or for the tiles beyond one end of the band Q + PQ_e and the constants q_i.PK_e.
+    __device__ __forceinline__ void load_query(u32 (&q)[dim_steps][4], Rows& rows, int end) const {
+        load_operand<block_m, false>(q, shared + q_offset, 64 * group + 16 * lane.warp, lane);
+        rows.bias[0] = rows.bias[1] = 0.0f;
+        if (!has_bias || end < 0) return;
+        const unsigned char* pk = memory + ends_offset + end * 4 * head_dim + 4 * lane.c;
+        const unsigned char* pq = pk + 2 * head_dim;
+#pragma unroll
+        for (int step = 0; step < dim_steps; ++step)
+#pragma unroll
+            for (int part = 0; part < 4; ++part) {
+                const int at = 32 * step + 16 * (part >> 1);
+                const float low = low_of<dtype>(q[step][part]), high = high_of<dtype>(q[step][part]);
+                if constexpr (c2p) {
+                    const u32 key = *reinterpret_cast<const u32*>(pk + at);
+                    rows.bias[part & 1] += low * low_of<dtype>(key) + high * high_of<dtype>(key);
+                }
+                if constexpr (p2c) {
+                    const u32 query = *reinterpret_cast<const u32*>(pq + at);
+                    q[step][part] = pack_probability(low + low_of<dtype>(query), high + high_of<dtype>(query));
+                }
+            }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            rows.bias[half] += __shfl_xor_sync(0xffffffffu, rows.bias[half], 1);
+            rows.bias[half] += __shfl_xor_sync(0xffffffffu, rows.bias[half], 2);
+            if (rows.hidden >> half & 1) rows.bias[half] = 0.0f;
+        }
+    }
+
+    __device__ __forceinline__ void release_chunks(int count) {
+        __syncwarp();
+        for (int i = 0; i < count; ++i) {
+            if (lane.lane == 0) barrier_arrive(shared + strip_empty + 8 * strip.slot);
+            strip.advance();
+        }
+    }
+};

@@ -1,0 +1,221 @@
+// Hopper (compute capability 9.0): kernel_templates/disentangled_attention/forward_sm90.cu, after expand_positions.cu
+// when there are position terms.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "schedule.h"
+#include "turbotune/base/error.h"
+
+namespace turbotune::disentangled_attention {
+
+namespace {
+
+constexpr const char* kSm90 = "sm90";
+
+const std::vector<ScheduleAxis> kAxes = {
+    {"warpgroups", {1, 2}},          // consumers of 64 query rows each, beside one producer
+    {"block_n", {64, 128}},          // keys of a tile
+    {"stages", {2, 3, 4}},           // depth of the K and V rings
+    {"spare_chunks", {0, 1, 2, 3}},  // distance chunks ahead of the tile at work
+    {"contiguous", {0, 1}},          // a block of the grid takes neighbouring items, else every n-th
+    {"resident", {0, 1}},            // sequences of one tile: distance chunks stay while the head stays
+    {"prefetch", {0, 1}},            // the next item's rows into L2
+};
+
+struct Sm90Config {
+    int warpgroups, block_n, stages, spare_chunks, contiguous, resident, prefetch;
+
+    int rows() const { return 64 * warpgroups; }
+    int threads() const { return 128 * warpgroups + 128; }
+};
+
+// Best first for long sequences, as measured on an H200 at head_dim 64.
+const std::vector<Sm90Config> kNarrow = {
+    {2, 128, 2, 0, 0, 0, 0}, {2, 128, 2, 0, 0, 0, 1}, {2, 128, 2, 0, 1, 0, 0}, {2, 64, 2, 3, 0, 0, 0},
+    {2, 64, 3, 1, 0, 0, 0},  {1, 128, 2, 1, 0, 0, 0}, {1, 64, 3, 2, 0, 0, 0},
+};
+const std::vector<Sm90Config> kShort = {
+    // sequences of one tile
+    {2, 128, 2, 0, 1, 1, 0},
+    {2, 64, 2, 0, 1, 1, 0},
+    {1, 64, 2, 0, 1, 1, 0},
+};
+const std::vector<Sm90Config> kWide = {
+    // head_dim 128: what fits depends on the position terms
+    {2, 128, 2, 0, 0, 0, 0}, {2, 64, 2, 0, 0, 0, 0}, {2, 64, 2, 1, 0, 0, 0}, {1, 64, 2, 0, 0, 0, 0},
+    {1, 64, 2, 0, 1, 0, 0},  {1, 64, 2, 0, 0, 0, 1}, {1, 64, 2, 1, 0, 0, 0},
+};
+
+Sm90Config from_fields(const Config& config) {
+    auto integer = [&](const char* name) { return static_cast<int>(config.integer(name)); };
+    return {integer("warpgroups"), integer("block_n"),  integer("stages"),  integer("spare_chunks"),
+            integer("contiguous"), integer("resident"), integer("prefetch")};
+}
+
+Config to_fields(const Sm90Config& c) {
+    return make_config(kSm90, kAxes,
+                       {c.warpgroups, c.block_n, c.stages, c.spare_chunks, c.contiguous, c.resident, c.prefetch});
+}
+
+// The template's own layout (sm90_layout.cuh), name by name; bytes.
+std::int64_t shared_bytes(const Sm90Config& c, std::int64_t head_dim, PositionTerms terms, bool mask) {
+    const bool has_bias = terms.count() > 0;
+    const std::int64_t units = c.block_n / 64, ring = c.warpgroups + units + c.spare_chunks;
+    const std::int64_t row = 2 * head_dim, chunk = 64 * row * terms.count(), spill = 32;
+    const std::int64_t c_pitch = 2 * (c.block_n + 24), t_pitch = 2 * (64 + 24);
+    const std::int64_t c_bytes = terms.c2p ? 64 * c_pitch + spill : 0;
+    const std::int64_t t_bytes = terms.p2c ? units * 64 * t_pitch + spill : 0;
+    const std::int64_t out_pitch = terms.c2p && c_pitch >= row + 16 ? c_pitch : row + 16;
+    const std::int64_t scratch = std::max(c_bytes + t_bytes, 64 * out_pitch + spill);
+    const std::int64_t ends = has_bias ? 4 * row : 0, bits = mask ? 16 * c.stages + 144 : 0;
+    const std::int64_t barriers = 8 * (4 * c.stages + (has_bias ? ring : 0) + 2);
+    return 2 * c.stages * c.block_n * row + ring * chunk + c.rows() * row + c.warpgroups * scratch + ends + bits +
+           barriers;
+}
+
+bool masked(const Workload& workload) {
+    return workload.fields.text("layout") == "padded_masked";
+}
+
+bool fits_one_tile(const Sm90Config& c, std::int64_t length) {
+    return length <= c.rows() && length <= c.block_n;
+}
+
+// Resident chunks first where they may be: for sequences of one tile, when there are chunks at all.
+std::vector<Sm90Config> configs_of(const Workload& workload) {
+    const std::int64_t head_dim = workload.fields.integer("head_dim"), length = workload.fields.integer("length");
+    const PositionTerms terms = position_terms(workload);
+    std::vector<Sm90Config> configs;
+    if (terms.count() > 0 && head_dim < 128)
+        for (const Sm90Config& c : kShort)
+            if (fits_one_tile(c, length)) configs.push_back(c);
+    const std::vector<Sm90Config>& others = head_dim < 128 ? kNarrow : kWide;
+    for (const Sm90Config& c : others)
+        if (terms.count() > 0 || c.spare_chunks == 0) configs.push_back(c);
+    return configs;
+}
+
+// The axes leave combinations that the template refuses; a profile may name only those that were candidates.
+void check_listed(const Workload& workload, const Config& config) {
+    check_config(kSm90, kAxes, config);
+    for (const Sm90Config& c : configs_of(workload))
+        if (to_fields(c) == config) return;
+    throw InvalidArgument(
+        "config", fmt::format("{} is not a config of the sm90 tier for {}", config.to_string(), workload.to_string()));
+}
+
+// Chunks of 64 distances that the expanded tables of one head hold: first_chunk .. last_chunk of sm90_layout.cuh.
+std::int64_t chunks_of(const Problem& problem) {
+    const int band = make_slot_table(problem.position_buckets, problem.max_relative_positions).band;
+    return (band + 63) / 64 + (band + 126) / 64 + 1;
+}
+
+KernelSpec kernel_spec(const Problem& problem, const Sm90Config& c, const DeviceInfo& device) {
+    KernelSpec spec;
+    spec.parameters = problem_parameters(problem);
+    spec.parameters.set("warpgroups", c.warpgroups);
+    spec.parameters.set("block_n", c.block_n);
+    spec.parameters.set("stages", c.stages);
+    spec.parameters.set("spare_chunks", c.spare_chunks);
+    spec.parameters.set("contiguous", FieldValue(c.contiguous != 0));
+    spec.parameters.set("resident", FieldValue(c.resident != 0));
+    spec.parameters.set("prefetch", FieldValue(c.prefetch != 0));
+    spec.parameters.set("aligned", FieldValue(has_aligned_rows(problem)));
+    spec.target = device.target();
+    return spec;
+}
+
+// The tables in the order of distances. The layout depends on few parameters: one kernel serves every config.
+KernelLaunch expansion(const Problem& problem, const DeviceInfo& device) {
+    KernelLaunch launch;
+    launch.spec = kernel_spec(problem, {1, 64, 2, 0, 0, 0, 0}, device);
+    for (const char* name : {"mask", "packed", "lse"}) launch.spec.parameters.set(name, FieldValue(false));
+    launch.spec.template_path = "disentangled_attention/expand_positions.cu";
+    launch.spec.kernel_name = "disentangled_attention_expand_positions";
+    launch.shape.grid[0] = static_cast<unsigned>(problem.heads * chunks_of(problem));
+    launch.shape.block[0] = 256;
+    return launch;
+}
+
+class Sm90Tier : public Tier {
+  public:
+    const char* name() const override { return kSm90; }
+
+    std::string refuse(const Workload& workload) const override {
+        const std::string why = refuse_forward(kSm90, workload);
+        if (!why.empty()) return why;
+        const std::string& precision = workload.fields.text("precision");
+        return precision == "half" ? "" : fmt::format("precision {} is not available on the sm90 tier", precision);
+    }
+
+    std::vector<Config> candidates(const Workload& workload, const DeviceInfo& device) const override {
+        std::vector<Config> fields;
+        for (const Sm90Config& c : configs_of(workload)) {
+            const std::int64_t shared =
+                shared_bytes(c, workload.fields.integer("head_dim"), position_terms(workload), masked(workload));
+            if (shared <= device.device_class.shared_per_block) fields.push_back(to_fields(c));
+        }
+        return fields;
+    }
+
+    Resources resources(const Workload& workload, const Config& config) const override {
+        check_listed(workload, config);
+        const Sm90Config c = from_fields(config);
+        Resources resources;
+        resources.threads = c.threads();
+        resources.registers = registers_per_thread(c.threads(), 1);
+        resources.shared_bytes =
+            shared_bytes(c, workload.fields.integer("head_dim"), position_terms(workload), masked(workload));
+        return resources;
+    }
+
+    std::vector<KernelLaunch> launches(const Problem& problem, const Config& config,
+                                       const DeviceInfo& device) const override {
+        check_listed(workload_of_terms(problem), config);
+        const Sm90Config c = from_fields(config);
+        const std::int64_t shared = shared_bytes(c, problem.head_dim, {problem.c2p, problem.p2c}, problem.mask);
+        std::vector<KernelLaunch> launches;
+        if (problem.c2p || problem.p2c) launches.push_back(expansion(problem, device));
+        KernelLaunch launch;
+        launch.spec = kernel_spec(problem, c, device);
+        launch.spec.parameters.set("shared_bytes", FieldValue(shared));  // checked against the template's own layout
+        launch.spec.template_path = "disentangled_attention/forward_sm90.cu";
+        launch.spec.kernel_name = "disentangled_attention_forward_sm90";
+        launch.shape.grid[0] =
+            std::min(blocks_of(problem, c.rows()), static_cast<unsigned>(device.device_class.sm_count));
+        launch.shape.block[0] = static_cast<unsigned>(c.threads());
+        launch.shape.shared_bytes = static_cast<unsigned>(shared);
+        launch.shape.programmatic_launch = !launches.empty();
+        launches.push_back(launch);
+        return launches;
+    }
+
+    // The expanded tables.
+    std::size_t workspace_bytes(const Problem& problem, const Config&) const override {
+        const int terms = int{problem.c2p} + int{problem.p2c};
+        if (terms == 0) return 0;
+        return static_cast<std::size_t>(problem.heads) * static_cast<std::size_t>(chunks_of(problem)) * 64 *
+               static_cast<std::size_t>(problem.head_dim) * 2 * static_cast<std::size_t>(terms);
+    }
+
+  private:
+    // As far as configs depend on it; the length is the problem's own.
+    static Workload workload_of_terms(const Problem& problem) {
+        Workload workload{"disentangled_attention", {}};
+        workload.fields.set("head_dim", problem.head_dim);
+        workload.fields.set("length", problem.length);
+        const char* relative = problem.c2p ? (problem.p2c ? "c2p_p2c" : "c2p") : (problem.p2c ? "p2c" : "none");
+        workload.fields.set("relative", relative);
+        return workload;
+    }
+};
+
+}  // namespace
+
+const Tier& sm90_tier() {
+    static const Sm90Tier tier;
+    return tier;
+}
+
+}  // namespace turbotune::disentangled_attention

@@ -1,0 +1,183 @@
+// The sm90 tier without a GPU: configs, checks, launches, and that its kernels compile as predicted.
+#include <algorithm>
+#include <set>
+
+#include "catch.h"
+#include "tier.h"
+#include "turbotune/base/error.h"
+#include "turbotune/kernel/compiler.h"
+#include "turbotune/ops/disentangled_attention/attention.h"
+#include "workload.h"
+
+using namespace turbotune;
+using namespace turbotune::disentangled_attention;
+
+namespace {
+
+DeviceInfo hopper() {
+    DeviceInfo info;
+    info.kind = DeviceKind::cuda;
+    info.cc_major = 9;
+    info.device_class.arch = "sm_90";
+    info.device_class.sm_count = 132;
+    info.device_class.shared_per_block = 227 * 1024;
+    info.registers_per_sm = 65536;
+    return info;
+}
+
+std::vector<Workload> inference() {
+    return operation().workloads({Preset::exhaustive,
+                                  {{"pass", {"inference"}},
+                                   {"precision", {"half"}},
+                                   {"head_dim", {"32", "64", "128"}},
+                                   {"relative", {"c2p_p2c", "c2p", "p2c", "none"}}}});
+}
+
+Problem sample(int length = 512, int head_dim = 64) {
+    Problem problem;
+    problem.batch = 3;
+    problem.heads = 5;
+    problem.length = length;
+    problem.head_dim = head_dim;
+    return problem;
+}
+
+Config first_config(const Problem& problem) {
+    return sm90_tier().candidates(workload_of(problem), hopper()).at(0);
+}
+
+bool have_nvrtc() {
+    try {
+        return !nvrtc_targets().empty();
+    } catch (const CompileError&) {
+        return false;
+    }
+}
+
+}  // namespace
+
+TEST_CASE("every sm90 candidate of every workload fits a Hopper GPU", "[tiers]") {
+    for (const Workload& workload : inference()) {
+        INFO(workload.to_string());
+        REQUIRE(sm90_tier().refuse(workload).empty());
+        const std::vector<Config> configs = sm90_tier().candidates(workload, hopper());
+        CHECK(configs.size() >= 3);
+        CHECK(configs.size() <= 10);
+        std::set<std::string> texts;
+        for (const Config& config : configs) {
+            texts.insert(config.to_string());
+            CHECK(config.entries().front().first == "tier");
+            const Resources resources = sm90_tier().resources(workload, config);
+            CHECK(resources.shared_bytes <= 227 * 1024);
+            CHECK(resources.threads * resources.registers <= 65536);
+            CHECK(resources.threads == 128 * config.integer("warpgroups") + 128);
+        }
+        CHECK(texts.size() == configs.size());
+    }
+}
+
+TEST_CASE("the sm90 tier refuses what it has no kernels for, by name", "[tiers]") {
+    auto refusal = [](std::map<std::string, std::vector<std::string>> axes) {
+        return sm90_tier().refuse(operation().workloads({Preset::exhaustive, std::move(axes)}).at(0));
+    };
+    for (const char* precision : {"fp32_strict", "fp32_fast"})
+        CHECK(refusal({{"precision", {precision}}, {"pass", {"inference"}}}).find(precision) != std::string::npos);
+    CHECK(refusal({{"precision", {"half"}}, {"pass", {"backward_dq"}}}).find("backward_dq") != std::string::npos);
+}
+
+TEST_CASE("a config of the sm90 tier is checked field by field", "[tiers]") {
+    const Workload workload = workload_of(sample());
+    const Config good = first_config(sample());
+    CHECK_NOTHROW(sm90_tier().resources(workload, good));
+    auto fault = [&](const Config& config) -> std::string {
+        try {
+            sm90_tier().resources(workload, config);
+        } catch (const InvalidArgument& error) {
+            return error.argument();
+        }
+        return "accepted";
+    };
+    for (const auto& [name, value] : good.entries()) {
+        Config without, wrong = good;
+        for (const auto& [other, kept] : good.entries())
+            if (other != name) without.set(other, kept);
+        CHECK(fault(without) == name);
+        wrong.set(name, name == "tier" ? FieldValue(std::string("mma")) : FieldValue(std::int64_t{48}));
+        CHECK(fault(wrong) == name);
+    }
+    CHECK(fault(Config(good).set("colour", 3)) == "colour");
+    CHECK(fault(Config(good).set("stages", 4)) == "config");  // on its axis, never a candidate
+}
+
+TEST_CASE("resident distance chunks are offered for sequences of one tile only", "[tiers]") {
+    Config resident;
+    for (const Config& config : sm90_tier().candidates(workload_of(sample(128)), hopper()))
+        if (config.integer("resident") == 1) resident = config;
+    REQUIRE_FALSE(resident.empty());
+    CHECK_NOTHROW(sm90_tier().launches(sample(100), resident, hopper()));
+    REQUIRE_THROWS_AS(sm90_tier().launches(sample(129), resident, hopper()), InvalidArgument);
+    for (const Config& config : sm90_tier().candidates(workload_of(sample(512)), hopper()))
+        CHECK(config.integer("resident") == 0);
+}
+
+TEST_CASE("the sm90 tier launches the expansion first, and no more blocks than multiprocessors", "[tiers]") {
+    Problem problem = sample(129);
+    const Config config = first_config(problem);
+    std::vector<KernelLaunch> launches = sm90_tier().launches(problem, config, hopper());
+    REQUIRE(launches.size() == 2);
+    const int band = make_slot_table(problem.position_buckets, problem.max_relative_positions).band;
+    const unsigned chunks = static_cast<unsigned>((band + 63) / 64 + (band + 126) / 64 + 1);
+    CHECK(launches[0].shape.grid[0] == 5 * chunks);
+    CHECK(launches[0].spec.kernel_name == "disentangled_attention_expand_positions");
+    CHECK(sm90_tier().workspace_bytes(problem, config) == std::size_t{5} * chunks * 64 * 64 * 2 * 2);
+    CHECK(launches[1].shape.grid[0] == 2 * 3 * 5);
+    CHECK(launches[1].shape.programmatic_launch);
+    CHECK(launches[1].shape.shared_bytes == sm90_tier().resources(workload_of(problem), config).shared_bytes);
+    CHECK(launches[1].spec.target == "sm_90a");
+
+    problem.length = 8192;
+    CHECK(sm90_tier().launches(problem, first_config(problem), hopper()).at(1).shape.grid[0] == 132);
+
+    problem.c2p = problem.p2c = false;
+    launches = sm90_tier().launches(problem, first_config(problem), hopper());
+    REQUIRE(launches.size() == 1);
+    CHECK_FALSE(launches[0].shape.programmatic_launch);
+    CHECK(sm90_tier().workspace_bytes(problem, first_config(problem)) == 0);
+}
+
+TEST_CASE("the sm90 kernels get aligned rows only when every tensor has them", "[tiers]") {
+    Problem problem = sample();
+    CHECK(sm90_tier().launches(problem, first_config(problem), hopper()).at(1).spec.parameters.boolean("aligned"));
+    problem.position_key = {0, 321, 64};
+    for (const KernelLaunch& launch : sm90_tier().launches(problem, first_config(problem), hopper()))
+        CHECK_FALSE(launch.spec.parameters.boolean("aligned"));
+}
+
+// ptxas makes every wgmma wait for the one before it when it cannot prove a pipeline sound, and only says so.
+TEST_CASE("the sm90 kernels compile with their wgmma pipelines intact", "[tiers][nvrtc][slow]") {
+    if (!have_nvrtc()) {
+        WARN("no NVRTC here: nothing was compiled");
+        return;
+    }
+    for (auto [dtype, head_dim, length, layout] : {std::tuple{DType::bf16, 64, 512, Layout::padded},
+                                                   {DType::f16, 32, 4096, Layout::packed},
+                                                   {DType::bf16, 128, 512, Layout::padded},
+                                                   {DType::bf16, 64, 128, Layout::padded}})
+        for (bool term : {true, false}) {
+            Problem problem = sample(length, head_dim);
+            problem.dtype = dtype;
+            problem.layout = layout;
+            problem.mask = head_dim == 128;
+            problem.tokens = layout == Layout::packed ? 100 : 0;
+            problem.c2p = term;
+            for (const Config& config : sm90_tier().candidates(workload_of(problem), hopper()))
+                for (const KernelLaunch& launch : sm90_tier().launches(problem, config, hopper())) {
+                    INFO(launch.spec.to_string());
+                    const Image image = nvrtc_compiler().compile(
+                        {render(launch.spec), launch.spec.kernel_name, launch.spec.target, "test"});
+                    CHECK(image.metadata.registers * launch.shape.block[0] <= 65536);
+                    CHECK(image.log.find("Potential Performance Loss") == std::string::npos);
+                    CHECK(image.log.find("warning") == std::string::npos);
+                }
+        }
+}
