@@ -24,7 +24,7 @@
 namespace turbotune {
 namespace {
 
-constexpr std::int64_t kStampLife = std::int64_t{60} * 1000000000;  // ns; a use renews an older stamp
+constexpr std::int64_t kStampLife = 100000000;  // ns; a use renews an older stamp, so that what is in use stays
 constexpr std::int64_t kLargestEntry = std::int64_t{1} << 30;
 
 std::chrono::milliseconds compile_wait() {
@@ -39,9 +39,8 @@ std::chrono::milliseconds compile_wait() {
 
 void tell_of_holder(const std::string& path, int pid) {
     log(LogLevel::warn,
-        fmt::format(
-            "process {} holds {} and compiles the same kernel; waiting up to {} s before compiling it here as well",
-            pid, path, compile_wait().count() / 1000));
+        fmt::format("process {} holds {} and compiles; waiting up to {} s before compiling it here as well", pid, path,
+                    compile_wait().count() / 1000));
 }
 
 class Descriptor {

@@ -127,3 +127,11 @@ TEST_CASE("unknown words in fields are refused with the words that are known", "
     fields.set("length", "12");
     REQUIRE_THROWS_AS(Problem::from_fields(fields), InvalidArgument);
 }
+
+TEST_CASE("buckets whose ends lie out of reach are refused by name", "[problem]") {
+    Problem problem = valid();
+    problem.position_buckets = 5;
+    problem.max_relative_positions = 70000;
+    REQUIRE_THROWS_AS(problem.validate(), Unsupported);
+    CHECK(make_slot_table(5, 512).band > 512);
+}

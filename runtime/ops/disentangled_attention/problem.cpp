@@ -92,6 +92,7 @@ void Problem::validate() const {
         if (span() > kMost || max_relative_positions > kMost)
             throw Unsupported(
                 fmt::format("at most {} relative positions, got {}", kMost, std::max(span(), max_relative_positions)));
+        make_slot_table(position_buckets, max_relative_positions);  // refuses ends out of reach
     }
     if (layout == Layout::packed) {
         if (mask) throw InvalidArgument("mask", "a packed batch has no mask: leave hidden rows out instead");
@@ -179,8 +180,15 @@ SlotTable make_slot_table(int position_buckets, int max_relative_positions) {
     };
     // Buckets grow with the distance until both ends are reached: with an even number of buckets right behind
     // max_relative_positions, with an odd number farther out, with 2 or 3 buckets (middle 1) never.
-    std::int64_t farthest = std::max(span, max_relative_positions) + 1;
-    while (middle > 1 && (slot(-farthest) != 0 || slot(farthest) != 2 * span - 1)) farthest *= 2;
+    constexpr std::int64_t kFarthest = std::int64_t{1} << 22;
+    std::int64_t farthest = std::int64_t{std::max(span, max_relative_positions)} + 1;
+    while (middle > 1 && (slot(-farthest) != 0 || slot(farthest) != 2 * span - 1)) {
+        farthest *= 2;
+        if (farthest > kFarthest)
+            throw Unsupported(
+                fmt::format("{} position buckets up to {} do not reach their last slot within {} positions",
+                            position_buckets, max_relative_positions, kFarthest));
+    }
     SlotTable table;
     table.band = static_cast<int>(farthest);
     while (table.band > 1 && slot(-(table.band - 1)) == slot(-farthest) && slot(table.band - 1) == slot(farthest))
