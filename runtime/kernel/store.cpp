@@ -167,7 +167,7 @@ struct Store::State {
             warn_once("folder:" + why, fmt::format("store: {} is not read: its folder {}", path, why));
             return std::nullopt;
         }
-        const Descriptor file(path, O_RDONLY | O_NOFOLLOW);
+        const Descriptor file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
         if (file.get() < 0) {
             if (errno != ENOENT)
                 warn_once(fmt::format("open:{}", errno), fmt::format("store: {}: {}", path, std::strerror(errno)));
@@ -360,7 +360,7 @@ std::vector<StoreEntryInfo> Store::list(bool verify) {
         Digest key{};
         parse_key(found.key, &key);
         struct stat status {};
-        const Descriptor file(found.path, O_RDONLY | O_NOFOLLOW);
+        const Descriptor file(found.path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
         std::string bytes;
         if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
             if (errno == ENOENT) continue;  // evicted meanwhile
@@ -368,6 +368,9 @@ std::vector<StoreEntryInfo> Store::list(bool verify) {
         } else {
             info.problem = refuse_file(status);
         }
+        struct stat folder {};
+        if (info.problem.empty() && ::stat(found.path.substr(0, found.path.rfind('/')).c_str(), &folder) == 0)
+            if (const std::string why = distrust(folder); !why.empty()) info.problem = "its folder " + why;
         const std::size_t limit = verify ? static_cast<std::size_t>(status.st_size) : std::size_t{65536};
         if (info.problem.empty() && !read_bytes(file.get(), limit, &bytes)) info.problem = std::strerror(errno);
         if (info.problem.empty() && verify) {

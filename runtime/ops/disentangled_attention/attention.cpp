@@ -37,6 +37,17 @@ class CurrentContext {
     cuda::Context before_ = nullptr;
 };
 
+// On the CPU device the boundaries can be read, and wild ones would lead outside of the tensors.
+void check_boundaries(const Problem& problem, const std::int32_t* bounds) {
+    for (int b = 0; b < problem.batch; ++b) {
+        const std::int64_t first = bounds[b], last = bounds[b + 1];
+        if (first < 0 || last < first || last > problem.tokens || last - first > problem.length)
+            throw InvalidArgument(
+                "cu_seqlens", fmt::format("sequence {} has rows {} to {}, of {} tokens with at most {} in a sequence",
+                                          b, first, last, problem.tokens, problem.length));
+    }
+}
+
 struct PreparedLaunch {
     std::shared_ptr<LoadedKernel> kernel;
     LaunchShape shape;
@@ -188,6 +199,8 @@ void AttentionPlan::execute(const Buffers& buffers, StreamHandle stream) const {
     if (problem.p2c) check("position_query", buffers.position_query, alignment);
     if (problem.mask) check("mask", buffers.mask, 1);
     if (problem.layout == Layout::packed) check("cu_seqlens", buffers.cu_seqlens, 4);
+    if (problem.layout == Layout::packed && state_->device->info().kind == DeviceKind::cpu)
+        check_boundaries(problem, buffers.cu_seqlens);
     if (problem.pass == Pass::training_forward) check("lse", buffers.lse, 4);
     if (state_->workspace_bytes) check("workspace", buffers.workspace, 16);
     ForwardParams params = state_->params;
