@@ -26,7 +26,8 @@ std::vector<TierTypes> tiers() {
 std::vector<Config> every_candidate(const Workload& workload, const DeviceInfo& device) {
     std::vector<Config> all;
     for (const TierTypes& types : tiers()) {
-        const da::Tier& tier = da::find_tier(types.tier);
+        const std::string name = types.tier;
+        const da::Tier& tier = da::find_tier(name);
         if (!tier.refuse(workload).empty()) continue;
         for (const Config& config : tier.candidates(workload, device)) all.push_back(config);
     }
