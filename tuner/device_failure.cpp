@@ -19,6 +19,10 @@ bool is_out_of_memory(const DeviceError& error) {
     return error.driver_code() == kOutOfMemory || std::string(error.what()).find("out of memory") != std::string::npos;
 }
 
+bool may_pass(const std::string& reason) {
+    return reason == "out_of_memory" || reason == "compiler_failed";
+}
+
 bool is_sticky(int driver_code) {
     switch (driver_code) {
         case 700:  // CUDA_ERROR_ILLEGAL_ADDRESS
@@ -46,8 +50,10 @@ CandidateFailure describe_failure(std::exception_ptr failure) {
     try {
         std::rethrow_exception(failure);
     } catch (const CompileError& error) {
+        // Without a word from the compiler the source is not at fault: it is missing, was killed, or the disk is full.
+        if (error.log().empty()) return {"compiler_failed", shortened(error.what()), false};
         std::string detail = error.what();
-        if (!error.log().empty() && detail.find(error.log()) == std::string::npos) detail += "\n" + error.log();
+        if (detail.find(error.log()) == std::string::npos) detail += "\n" + error.log();
         return {"compile_error", shortened(detail), false};
     } catch (const DeviceError& error) {
         if (is_out_of_memory(error)) return {"out_of_memory", shortened(error.what()), false};

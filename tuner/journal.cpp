@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "outcome_json.h"
+#include "set_aside.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/files.h"
 #include "turbotune/base/log.h"
@@ -164,9 +165,7 @@ void Journal::read() {
     // Another process may have set the foreign file aside and begun a new one meanwhile: judge again under the lock.
     LockedFile locked(path_);
     if (take_all()) return;
-    previous_ = path_ + ".previous";
-    if (::rename(path_.c_str(), previous_.c_str()) != 0)
-        throw StoreError(fmt::format("{}: cannot rename to {}: {}", path_, previous_, std::strerror(errno)));
+    previous_ = set_aside(path_);
 }
 
 // Everything on file; false, and nothing taken, when it was written under other conditions.

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <cstdlib>
 
 #include "device_failure.h"
 #include "turbotune/base/error.h"
@@ -35,7 +35,11 @@ std::string MemoryPlan::to_string() const {
     std::string text = fmt::format("{} {} of {:.1f} MiB: {:.1f} MiB rotated against {:.1f} MiB of L2", sets,
                                    sets == 1 ? "copy" : "copies", double(set_bytes) / kMiB,
                                    double(rotated_bytes()) / kMiB, double(l2_bytes) / kMiB);
-    if (sets < wanted_sets)
+    if (set_bytes > limit_bytes)
+        text +=
+            fmt::format(" (more than the {:.1f} MiB that memory is limited to, but less than one copy cannot be timed)",
+                        double(limit_bytes) / kMiB);
+    else if (sets < wanted_sets)
         text += fmt::format(" ({} wanted; memory is limited to {:.1f} MiB)", wanted_sets, double(limit_bytes) / kMiB);
     return text;
 }
@@ -46,22 +50,27 @@ MemoryPlan plan_memory(const TestCase& test_case, const DeviceInfo& device, std:
     for (const TensorSpec& tensor : test_case.outputs) plan.set_bytes += padded(bytes_of(tensor));
     plan.set_bytes = std::max(plan.set_bytes, kAlignment);
     plan.l2_bytes = device.device_class.l2_bytes;
-    plan.limit_bytes = limit_bytes;
+    plan.limit_bytes = std::max<std::int64_t>(limit_bytes, 0);
     plan.wanted_sets = int(std::min<std::int64_t>(2 * plan.l2_bytes / plan.set_bytes + 1, kMostSets));
     plan.sets = int(std::clamp<std::int64_t>(limit_bytes / plan.set_bytes, 1, plan.wanted_sets));
     return plan;
 }
 
+std::optional<std::int64_t> memory_limit_setting() {
+    const std::optional<std::string> text = environment("TURBOTUNE_MEMORY_LIMIT");
+    if (!text) return std::nullopt;
+    const char* const end = text->data() + text->size();
+    std::int64_t bytes = 0;
+    const auto [stop, error] = std::from_chars(text->data(), end, bytes);
+    if (error != std::errc() || stop != end || bytes <= 0)
+        throw InvalidArgument("TURBOTUNE_MEMORY_LIMIT", fmt::format("\"{}\" is not a number of bytes", *text));
+    return bytes;
+}
+
 std::int64_t memory_limit(Device& device, std::int64_t taken) {
-    std::int64_t limit = device.free_memory() / 10 * 9;
-    if (auto text = environment("TURBOTUNE_MEMORY_LIMIT")) {
-        char* end = nullptr;
-        long long bytes = std::strtoll(text->c_str(), &end, 10);
-        if (*end != '\0' || bytes <= 0)
-            throw InvalidArgument("TURBOTUNE_MEMORY_LIMIT", fmt::format("\"{}\" is not a number of bytes", *text));
-        limit = std::min<std::int64_t>(limit, bytes - taken);
-    }
-    return limit;
+    const std::int64_t free = device.free_memory() / 10 * 9;
+    const std::optional<std::int64_t> setting = memory_limit_setting();
+    return setting ? std::min(free, std::max<std::int64_t>(0, *setting - taken)) : free;
 }
 
 namespace {

@@ -4,12 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
+#include "set_aside.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/files.h"
 #include "turbotune/profile/selection.h"
@@ -27,6 +29,32 @@ void need_writable_folder(const std::string& path) {
     if (!why.empty()) throw Error(ErrorCode::store, fmt::format("{}: cannot write to {}: {}", path, folder, why));
 }
 
+// The file behind symbolic links, which saving by rename would replace. Throws InvalidArgument for what is no file.
+std::string target_of(const std::string& path) {
+    struct stat info {};
+    if (::stat(path.c_str(), &info) == 0) {
+        if (S_ISDIR(info.st_mode)) throw InvalidArgument(path, "is a directory, not a profile");
+        if (!S_ISREG(info.st_mode)) throw InvalidArgument(path, "is no regular file");
+    }
+    std::error_code error;
+    if (!std::filesystem::is_symlink(path, error)) return path;
+    if (char* real = ::realpath(path.c_str(), nullptr)) {
+        std::string target = real;
+        std::free(real);
+        return target;
+    }
+    // Links to what is not there yet.
+    std::filesystem::path target = path;
+    constexpr int kMostLinks = 40;  // as the kernel allows
+    for (int links = 0; std::filesystem::is_symlink(target, error); ++links) {
+        if (links == kMostLinks) throw InvalidArgument(path, std::strerror(ELOOP));
+        const std::filesystem::path next = std::filesystem::read_symlink(target, error);
+        if (error) throw InvalidArgument(path, error.message());
+        target = target.parent_path() / next;
+    }
+    return target.string();
+}
+
 // Changes whenever a file is replaced: a profile of a thousand workloads is not read again before each save.
 std::string version_of(const std::string& path) {
     struct stat info {};
@@ -36,8 +64,7 @@ std::string version_of(const std::string& path) {
 
 }  // namespace
 
-ProfileFile::ProfileFile(std::string path, Profile fresh) : path_(std::move(path)), profile_(std::move(fresh)) {
-    if (directory_exists(path_)) throw InvalidArgument(path_, "is a directory, not a profile");
+ProfileFile::ProfileFile(std::string path, Profile fresh) : path_(target_of(path)), profile_(std::move(fresh)) {
     need_writable_folder(path_);
     if (!file_exists(path_)) return;
     const FileLock lock = FileLock::acquire(path_ + ".lock", std::chrono::seconds(20));  // judged and set aside by one
@@ -49,10 +76,7 @@ ProfileFile::ProfileFile(std::string path, Profile fresh) : path_(std::move(path
         take_in(found);
         return;
     }
-    previous_ = path_ + ".previous";
-    if (std::rename(path_.c_str(), previous_.c_str()) != 0)
-        throw Error(ErrorCode::store,
-                    fmt::format("{}: cannot rename to {}: {}", path_, previous_, std::strerror(errno)));
+    previous_ = set_aside(path_);
 }
 
 bool ProfileFile::same_conditions(const Profile& other) const {
@@ -61,7 +85,9 @@ bool ProfileFile::same_conditions(const Profile& other) const {
         auto found = other.templates.find(operation);
         if (found != other.templates.end() && found->second != digest) return false;
     }
-    return true;
+    // Nothing says which templates the entries of an operation without a digest were measured with.
+    return std::all_of(other.entries.begin(), other.entries.end(),
+                       [&](const ProfileEntry& entry) { return other.templates.count(entry.workload.operation) > 0; });
 }
 
 // Entries on file win over those in memory: they were saved later, or by this process.

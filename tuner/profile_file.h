@@ -12,8 +12,10 @@ class ProfileFile {
   public:
     // `fresh` is the profile as it would be with no entries. What is at the path is
     //   extended                      when device class, compiler and the digests of fresh.templates are its own;
-    //   renamed to PATH.previous      when compiler or a digest differ;
-    //   refused with InvalidArgument  when it is broken or of another device class (nothing is touched).
+    //   set aside                     when compiler or a digest differ, or entries have no digest;
+    //   refused with InvalidArgument  when it is broken, no regular file or of another device class (nothing is
+    //                                 touched).
+    // A symbolic link stays: what it points to is the profile.
     // Throws Error when the folder cannot be made or written.
     ProfileFile(std::string path, Profile fresh);
 

@@ -15,6 +15,7 @@
 #include "turbotune/base/files.h"
 #include "turbotune/base/log.h"
 #include "turbotune/kernel/kernel_spec.h"
+#include "turbotune/tuner/measure.h"
 #include "worker_client.h"
 #include "workload_tuner.h"
 
@@ -281,6 +282,7 @@ std::string default_profile_path(const DeviceInfo& device) {
 
 SweepReport sweep(const SweepOptions& options, const SweepListener& listener, const std::atomic<int>* interrupts,
                   const std::vector<const Operation*>& known) {
+    memory_limit_setting();  // the worker reads it too, long after the first compile
     return Sweep(options, listener, interrupts, known).run();
 }
 

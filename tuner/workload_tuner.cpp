@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "device_failure.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/log.h"
 
@@ -73,7 +74,7 @@ void WorkloadTuner::recall(const ProfileEntry* before) {
             remember(other.config, true, &other);
         }
         for (const RejectedCandidate& rejected : before_->rejected) {
-            if (rejected.reason == "filtered") continue;
+            if (rejected.reason == "filtered" || may_pass(rejected.reason)) continue;
             CandidateOutcome other;
             other.workload = item_.workload;
             other.config = rejected.config;
@@ -87,8 +88,7 @@ void WorkloadTuner::recall(const ProfileEntry* before) {
             std::any_of(known_.begin(), known_.end(), [&](const Candidate& c) { return c.outcome.config == config; });
         if (have) continue;
         const CandidateOutcome* outcome = tools_.retest ? nullptr : tools_.journal.find(item_.workload, config);
-        // Memory that other work took may be free again.
-        if (outcome && outcome->reason != "out_of_memory")
+        if (outcome && !may_pass(outcome->reason))
             known_.push_back({*outcome, false});
         else
             pending_.push_back(config);

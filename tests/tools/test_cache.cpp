@@ -68,7 +68,26 @@ TEST_CASE("cache clear says how many entries it removed", "[cli]") {
 TEST_CASE("cache commands take an explicit directory", "[cli]") {
     const TempDir home;
     fill(home, 2);
+    std::filesystem::create_directory(home / "elsewhere");
     const Outcome outcome = run_turbotune(home, {"cache", "list", "--json", "--directory", home / "elsewhere"});
     CHECK(outcome.exit_code == 0);
     CHECK(parse_json(outcome.out, "standard output")["count"] == 0);
+}
+
+TEST_CASE("cache commands refuse a directory that is not there", "[cli]") {
+    const TempDir home;
+    write_text(home / "file", "mine");
+    for (const char* verb : {"list", "verify", "clear"}) {
+        INFO(verb);
+        const Outcome absent = run_turbotune(home, {"cache", verb, "--directory", home / "absent"});
+        CHECK(absent.exit_code == 2);
+        CHECK(absent.out.empty());
+        CHECK(absent.err.find("--directory") != std::string::npos);
+        CHECK(absent.err.find("does not exist") != std::string::npos);
+        CHECK_FALSE(std::filesystem::exists(home / "absent"));
+        const Outcome file = run_turbotune(home, {"cache", verb, "--directory", home / "file"});
+        CHECK(file.exit_code == 2);
+        CHECK(file.err.find("is no directory") != std::string::npos);
+    }
+    CHECK(read_text(home / "file") == "mine");
 }

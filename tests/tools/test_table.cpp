@@ -65,11 +65,14 @@ TEST_CASE("milliseconds shows four figures at every scale", "[table]") {
     CHECK(milliseconds(0) == "0");
 }
 
-TEST_CASE("duration and byte_count pick their unit", "[table]") {
+TEST_CASE("duration, counted and byte_count pick their unit or form", "[table]") {
     CHECK(duration(0.4) == "0 s");
     CHECK(duration(59.4) == "59 s");
     CHECK(duration(61) == "1 min 01 s");
     CHECK(duration(3 * 3600 + 5 * 60 + 59) == "3 h 05 min");
+    CHECK(counted(1, "workload") == "1 workload");
+    CHECK(counted(0, "workload") == "0 workloads");
+    CHECK(counted(2, "entry", "entries") == "2 entries");
     CHECK(byte_count(1023) == "1023 B");
     CHECK(byte_count(1536) == "1.5 KiB");
     CHECK(byte_count(std::int64_t{3} << 30) == "3.0 GiB");

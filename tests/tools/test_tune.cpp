@@ -103,7 +103,9 @@ TEST_CASE("Ctrl-C once saves and exits 130, and the same command repeats nothing
     const Outcome interrupted = running.wait(60);
     INFO(interrupted.out << interrupted.err);
     CHECK(interrupted.exit_code == 130);
-    CHECK(interrupted.out.find("interrupted") != std::string::npos);
+    CHECK(interrupted.out.find("interrupted, ") != std::string::npos);
+    CHECK(interrupted.out.find(" left; the same command goes on") != std::string::npos);
+    CHECK(interrupted.out.find("nothing to measure") == std::string::npos);
 
     const Json resumed = json_of(tune(home, {"--json"}));
     CHECK(resumed["failed"] == 0);

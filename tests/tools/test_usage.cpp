@@ -55,6 +55,42 @@ TEST_CASE("Options with bad values are refused by name", "[cli]") {
     check_refused({"--preset"}, 2, "--preset");
 }
 
+TEST_CASE("Empty values are refused by name", "[cli]") {
+    for (const char* flag : {"--output", "--preset", "--ops", "--lengths", "--passes", "--device", "--shard", "--jobs"})
+        check_refused({flag, "", "--dry-run"}, 2, flag);
+    check_refused({"--output=", "--dry-run"}, 2, "--output: the value is empty");
+    for (const char* verb : {"list", "verify", "clear"})
+        check_refused({"cache", verb, "--directory", ""}, 2, "--directory");
+    check_refused({"validate", "--cases", TURBOTUNE_TEST_DATA, "--tier", ""}, 2, "--tier");
+    check_refused({"validate", "--cases", TURBOTUNE_TEST_DATA, "--device", ""}, 2, "--device");
+    check_refused({"validate", "--cases", ""}, 2, "--cases");
+    check_refused({"inspect", ""}, 2, "FILE");
+    check_refused({"inspect", "--compare", ""}, 2, "--compare");
+}
+
+TEST_CASE("Standard output that cannot be written is exit code 1", "[cli]") {
+    const TempDir home;
+    const std::string program = turbotune_program();
+    for (const std::string arguments :
+         {"--help", "cache list --help", "--version", "devices --json", "devices", "cache list",
+          "--preset quick --device cpu --dry-run --json", "--preset exhaustive --device cpu --dry-run"}) {
+        INFO(arguments);
+        const Outcome full = run_program(home, {"/bin/sh", "-c", "'" + program + "' " + arguments + " >/dev/full"}, 60);
+        CHECK(full.exit_code == 1);
+        CHECK(full.err.rfind("turbotune: error: cannot write to standard output: ", 0) == 0);
+        CHECK(full.err.find('\n') == full.err.size() - 1);
+    }
+}
+
+TEST_CASE("A memory limit that is no number is refused before anything runs", "[cli]") {
+    const TempDir home;
+    const Outcome outcome = run_turbotune(home, {"--preset", "quick", "--device", "cpu", "--output", home / "p.json"},
+                                          {{"TURBOTUNE_MEMORY_LIMIT", "2G"}});
+    CHECK(outcome.exit_code == 2);
+    CHECK(outcome.out.empty());
+    CHECK(outcome.err.find("TURBOTUNE_MEMORY_LIMIT") != std::string::npos);
+}
+
 TEST_CASE("A device that is not there is exit code 3", "[cli]") {
     check_refused({"--device", "97", "--dry-run"}, 3, "97");
     check_refused({"validate", "--cases", TURBOTUNE_TEST_DATA, "--device", "97"}, 3, "97");

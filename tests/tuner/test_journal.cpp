@@ -133,6 +133,21 @@ TEST_CASE("a torn last line is dropped, and what is appended after it is read", 
     CHECK(journal.find(workload(64), config(48)) != nullptr);
 }
 
+TEST_CASE("a journal set aside never replaces an older one", "[journal]") {
+    Scratch scratch;
+    std::string path = scratch.file("j");
+    std::vector<std::string> kept;
+    for (int turn = 1; turn <= 3; ++turn) {
+        Journal journal(path, header("cc-" + std::to_string(turn)));
+        journal.append(measured(64 + turn, 16, 0.5));
+        kept.push_back(slurp(path));
+    }
+    CHECK(Journal(path, header("cc-4")).previous() == path + ".previous-3");
+    CHECK(slurp(path + ".previous") == kept[0]);
+    CHECK(slurp(path + ".previous-2") == kept[1]);
+    CHECK(slurp(path + ".previous-3") == kept[2]);
+}
+
 TEST_CASE("a journal of another compiler, device or digest is kept aside and begun anew", "[journal]") {
     JournalHeader other_device = header();
     other_device.device_class = "sm_90";

@@ -89,6 +89,9 @@ TEST_CASE("under a cap there are fewer copies, never less than one, and the plan
     CHECK(plan.to_string().find("51 wanted; memory is limited to 21.0 MiB") != std::string::npos);
     CHECK(plan_memory(two_mebibytes(), device_with_l2(50 * kMiB), 1).sets == 1);
     CHECK(plan_memory(two_mebibytes(), device_with_l2(50 * kMiB), -5).sets == 1);
+    CHECK(plan_memory(two_mebibytes(), device_with_l2(50 * kMiB), -5).limit_bytes == 0);
+    const std::string text = plan_memory(two_mebibytes(), device_with_l2(50 * kMiB), kMiB).to_string();
+    CHECK(text.find("more than the 1.0 MiB that memory is limited to") != std::string::npos);
 }
 
 TEST_CASE("TURBOTUNE_MEMORY_LIMIT bounds the memory and must be a number of bytes", "[measure]") {
@@ -97,8 +100,10 @@ TEST_CASE("TURBOTUNE_MEMORY_LIMIT bounds the memory and must be a number of byte
     {
         ScopedVariable limit("TURBOTUNE_MEMORY_LIMIT", "1000000");
         CHECK(memory_limit(device) == 1000000);
+        CHECK(memory_limit(device, 400000) == 600000);
+        CHECK(memory_limit(device, 2000000) == 0);
     }
-    for (const char* bad : {"1G", "-3", "0", "many"}) {
+    for (const char* bad : {"1G", "-3", "0", "many", " 5", "99999999999999999999"}) {
         ScopedVariable limit("TURBOTUNE_MEMORY_LIMIT", bad);
         REQUIRE_THROWS_AS(memory_limit(device), InvalidArgument);
     }

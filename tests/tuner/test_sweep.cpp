@@ -1,4 +1,6 @@
 // A whole sweep: what is measured, saved, taken up again and refused.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <set>
 
@@ -66,6 +68,20 @@ TEST_CASE("the memory plan is told before anything is measured, and shrinks unde
     REQUIRE(plan != bench.events.end());
     CHECK(plan < measured);
     CHECK(bench.entry().config == toy_config("good", 50));
+}
+
+TEST_CASE("a memory limit below one copy is told as what it is, and never negative", "[sweep]") {
+    ScopedVariable limit("TURBOTUNE_MEMORY_LIMIT", "1");
+    SweepBench bench({toy_config("good", 50)});
+    CHECK(bench.run().measured == 1);
+    auto plan = std::find_if(bench.events.begin(), bench.events.end(), [](const SweepEvent& event) {
+        return event.kind == Kind::started &&
+               event.text.find("less than one copy cannot be timed") != std::string::npos;
+    });
+    REQUIRE(plan != bench.events.end());
+    CHECK(plan->text.find("1 copy of ") == 0);
+    CHECK(plan->text.find("the 0.0 MiB that memory is limited to") != std::string::npos);
+    CHECK(plan->text.find("-") == std::string::npos);
 }
 
 TEST_CASE("a second run measures nothing and starts no worker", "[sweep]") {
@@ -280,6 +296,50 @@ TEST_CASE("a profile of another compiler or other templates is moved aside and b
     }
 }
 
+TEST_CASE("a profile set aside never replaces an older one", "[sweep]") {
+    SweepBench bench({toy_config("good", 50)});
+    bench.run();
+    std::vector<std::string> kept;
+    for (const char* compiler : {"cc-1", "cc-2"}) {
+        Profile profile = bench.profile();
+        profile.compiler = compiler;
+        save_profile(profile, bench.options.output);
+        kept.push_back(slurp(bench.options.output));
+        bench.run();
+    }
+    CHECK(slurp(bench.options.output + ".previous") == kept[0]);
+    CHECK(slurp(bench.options.output + ".previous-2") == kept[1]);
+}
+
+TEST_CASE("entries without the digest of their operation are set aside", "[sweep]") {
+    SweepBench bench({toy_config("good", 50)});
+    bench.run();
+    Profile profile = bench.profile();
+    profile.templates.clear();
+    save_profile(profile, bench.options.output);
+    SweepReport report = bench.run();
+    CHECK(report.resumed == 0);
+    CHECK(report.measured == 1);
+    CHECK(load_profile(bench.options.output + ".previous").templates.empty());
+    CHECK(bench.profile().templates.count("toy") == 1);
+}
+
+TEST_CASE("a profile behind a symbolic link is written there and the link stays", "[sweep]") {
+    SweepBench bench({toy_config("good", 50)});
+    std::filesystem::create_directory(bench.scratch.file("kept"));
+    const std::string link = bench.options.output, file = bench.scratch.file("kept/p.json");
+    std::filesystem::create_symlink("kept/p.json", link);  // to nothing yet
+    for (int run = 1; run <= 2; ++run) {
+        SweepReport report = bench.run();
+        CHECK(report.measured + report.resumed == 1);
+        CHECK(report.resumed == run - 1);
+        CHECK(std::filesystem::is_symlink(link));
+        CHECK(std::filesystem::is_regular_file(std::filesystem::symlink_status(file)));
+        CHECK(load_profile(file).entries.size() == 1);
+    }
+    CHECK_FALSE(std::filesystem::exists(link + ".journal"));
+}
+
 TEST_CASE("entries of other operations and lengths stay when a profile is extended", "[sweep]") {
     SweepBench bench({toy_config("good", 50)});
     bench.run();
@@ -313,6 +373,32 @@ TEST_CASE("what cannot work is refused before anything is measured", "[sweep]") 
         spit(bench.scratch.file("file"), "");
         bench.options.output = bench.scratch.file("file") + "/p.json";
         REQUIRE_THROWS_AS(bench.run(), Error);
+    }
+    SECTION("a pipe as the output, named itself or by a link") {
+        const std::string pipe = bench.scratch.file("pipe"), link = bench.scratch.file("link");
+        REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+        std::filesystem::create_symlink(pipe, link);
+        for (const std::string& path : {pipe, link, std::string("/dev/null")}) {
+            bench.options.output = path;
+            try {
+                bench.run();
+                FAIL("accepted: " << path);
+            } catch (const InvalidArgument& error) {
+                CHECK(std::string(error.what()).find("is no regular file") != std::string::npos);
+            }
+            for (const char* suffix : {".journal", ".lock"}) CHECK_FALSE(std::filesystem::exists(path + suffix));
+        }
+    }
+    SECTION("links that go round") {
+        std::filesystem::create_symlink("round", bench.scratch.file("round"));
+        bench.options.output = bench.scratch.file("round");
+        REQUIRE_THROWS_AS(bench.run(), InvalidArgument);
+    }
+    SECTION("a memory limit that is no number") {
+        ScopedVariable limit("TURBOTUNE_MEMORY_LIMIT", "2G");
+        REQUIRE_THROWS_AS(bench.run(), InvalidArgument);
+        CHECK(bench.events.empty());
+        CHECK_FALSE(std::filesystem::exists(bench.options.output + ".journal"));
     }
     SECTION("a directory as the output") {
         bench.options.output = bench.scratch.path();

@@ -77,8 +77,11 @@ TEST_CASE("candidates that crash, hang, leave or fail are recorded and the best 
     CHECK(all_end(bench.worker_pids()));
 
     SweepReport again = bench.run();
-    CHECK(again.resumed == 1);
+    CHECK(again.candidates_rejected == 2);  // memory may be free by now: out_of_memory and bad_alloc
+    CHECK(again.candidates_measured == 0);
     CHECK(again.worker_restarts == 0);
+    CHECK(bench.entry().config == toy_config("good", 100));
+    CHECK(bench.entry().measured.size() == 2);
 }
 
 TEST_CASE("a candidate that crashes only after parity, in a later round, is out and the other wins", "[sweep]") {
@@ -110,6 +113,31 @@ TEST_CASE("a kernel that does not compile is rejected ahead of the worker, with 
     };
     CHECK(first(Kind::rejected) < first(Kind::measured));
     CHECK(first(Kind::rejected)->text.find("this") != std::string::npos);
+}
+
+TEST_CASE("a compiler that could not work is no fault of the candidate: the same command tries again", "[sweep]") {
+    SweepBench bench({toy_config("good", 50), toy_config("compile_error", 1)});
+    std::filesystem::create_directories(bench.scratch.file("templates/toy"));
+    std::filesystem::create_directories(bench.scratch.file("templates/common"));
+    spit(bench.scratch.file("templates/toy/broken.cpp"), "this is no C++\n");
+    ScopedVariable templates("TURBOTUNE_TEMPLATE_DIR", bench.scratch.file("templates"));
+    bench.options.store.memory_only = false;
+    bench.options.store.directory = bench.scratch.file("store");
+    for (bool from_profile : {false, true}) {
+        INFO((from_profile ? "from the profile" : "from the journal"));
+        for (const char* suffix : {"", ".journal"}) std::filesystem::remove(bench.options.output + suffix);
+        {
+            ScopedVariable folder("TMPDIR", bench.scratch.file("absent"));
+            CHECK(bench.run().measured == 1);
+        }
+        REQUIRE(reason_of(bench.entry(), "compile_error") == "compiler_failed");
+        std::filesystem::remove(bench.options.output + (from_profile ? ".journal" : ""));
+        SweepReport again = bench.run();
+        CHECK(again.candidates_rejected == 1);
+        CHECK(again.candidates_measured == 0);
+        CHECK(reason_of(bench.entry(), "compile_error") == "compile_error");
+        CHECK(bench.run().resumed == 1);
+    }
 }
 
 TEST_CASE("Ctrl-C once finishes the measurement, saves and says so, and the next run repeats nothing",

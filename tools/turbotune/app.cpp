@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <system_error>
 
 #include "commands.h"
 #include "exit_code.h"
@@ -17,7 +18,8 @@ int report(const std::string& message, int code) {
     // One line, whatever a compiler or a file put into the message.
     std::string line = message;
     std::replace(line.begin(), line.end(), '\n', ' ');
-    fmt::print(stderr, "turbotune: error: {}\n", line);
+    line = "turbotune: error: " + line + '\n';
+    std::fputs(line.c_str(), stderr);  // unlike fmt::print, silent where standard error is closed
     return code;
 }
 
@@ -82,6 +84,24 @@ void refuse_misplaced_options(const CLI::App& app) {
                             chosen.front()->get_name()));
 }
 
+// The parser would take the next argument for the value: `--output= --dry-run` would tune, into a file "--dry-run".
+void refuse_bare_equals(int argc, const char* const* argv) {
+    for (int i = 1; i < argc; ++i) {
+        const std::string word = argv[i];
+        if (word == "--") return;
+        if (word.rfind("--", 0) == 0 && word.find('=') == word.size() - 1)
+            throw InvalidArgument(word.substr(0, word.size() - 1), "the value is empty");
+    }
+}
+
+// `--output ""` comes from an unset variable in a script, and is no wish for the default.
+void refuse_empty_values(const CLI::App& app) {
+    for (const CLI::Option* option : app.get_options())
+        for (const std::string& value : option->results())
+            if (value.empty()) throw InvalidArgument(option->get_name(), "the value is empty");
+    for (const CLI::App* sub : app.get_subcommands()) refuse_empty_values(*sub);
+}
+
 std::string join_command(int argc, const char* const* argv) {
     std::string line = "turbotune";
     for (int i = 1; i < argc; ++i) line += ' ' + shell_word(argv[i]);
@@ -123,16 +143,25 @@ int run(int argc, const char* const* argv) {
     add_cache(app, chosen);
     add_worker(app, chosen);
 
-    try {
-        app.parse(argc, argv);
+    const auto perform = [&] {
+        refuse_bare_equals(argc, argv);
+        try {
+            app.parse(argc, argv);
+        } catch (const CLI::CallForHelp&) {
+            fmt::print("{}", app.help());
+            return int(kDone);
+        } catch (const CLI::CallForVersion& version) {
+            fmt::print("{}\n", version.what());
+            return int(kDone);
+        }
         refuse_misplaced_options(app);
+        refuse_empty_values(app);
         return chosen ? chosen() : tune();
-    } catch (const CLI::CallForHelp&) {
-        fmt::print("{}", app.help());
-        return kDone;
-    } catch (const CLI::CallForVersion& version) {
-        fmt::print("{}\n", version.what());
-        return kDone;
+    };
+    try {
+        const int code = perform();
+        flush_output();
+        return code;
     } catch (const CLI::ExtrasError&) {
         return report_unknown(app);
     } catch (const CLI::ParseError& error) {
@@ -140,6 +169,10 @@ int run(int argc, const char* const* argv) {
         return report(fmt::format("{}. See `{} --help`", error.what(), command_path(innermost(app))), kUsage);
     } catch (const Error& error) {
         return report(error.what(), exit_code_of(error));
+    } catch (const std::system_error& error) {
+        const bool of_output = std::ferror(stdout) != 0;  // fmt::print throws when a write comes short
+        return report(of_output ? "cannot write to standard output: " + error.code().message() : error.what(),
+                      kFailures);
     } catch (const std::exception& error) {
         return report(error.what(), kFailures);
     }

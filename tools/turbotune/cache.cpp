@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 
 #include "commands.h"
 #include "exit_code.h"
 #include "output.h"
 #include "table.h"
+#include "turbotune/base/error.h"
 #include "turbotune/kernel/store.h"
 
 namespace turbotune::cli {
@@ -15,6 +17,17 @@ struct CacheOptions {
     std::string directory;
     bool json = false;
 };
+
+// A mistyped directory would else look like an empty store.
+void check_directory(const std::string& directory) {
+    if (directory.empty()) return;
+    std::error_code error;
+    const auto status = std::filesystem::status(directory, error);
+    if (status.type() == std::filesystem::file_type::not_found)
+        throw InvalidArgument("--directory", directory + " does not exist");
+    if (error) throw InvalidArgument("--directory", directory + ": " + error.message());
+    if (!std::filesystem::is_directory(status)) throw InvalidArgument("--directory", directory + " is no directory");
+}
 
 Json entry_json(const StoreEntryInfo& entry) {
     Json out;
@@ -61,7 +74,8 @@ int list(const CacheOptions& options, bool verify) {
                    known ? fmt::format("{:.0f}", entry.metadata.compile_ms) : "", entry.problem});
     }
     if (!table.empty()) fmt::print("{}", table.to_string());
-    fmt::print("{} entries, {}{}\n", entries.size(), byte_count(bytes), verify ? fmt::format(", {} bad", bad) : "");
+    fmt::print("{}, {}{}\n", counted(std::int64_t(entries.size()), "entry", "entries"), byte_count(bytes),
+               verify ? fmt::format(", {} bad", bad) : "");
     return verify && bad > 0 ? kFailures : kDone;
 }
 
@@ -75,7 +89,7 @@ int clear(const CacheOptions& options) {
         out["removed"] = removed;
         print_json(out);
     } else {
-        fmt::print("{}\n{} entries removed\n", where(store), removed);
+        fmt::print("{}\n{} removed\n", where(store), counted(removed, "entry", "entries"));
     }
     return kDone;
 }
@@ -107,7 +121,12 @@ void add_cache(CLI::App& app, Action& chosen) {
             ->type_name("DIR");
         command->add_flag("--json", options->json, "One JSON object");
         command->footer(fmt::format("Example:\n  turbotune cache {}", verb.name));
-        command->callback([options, run = verb.run, &chosen] { chosen = [options, run] { return run(*options); }; });
+        command->callback([options, run = verb.run, &chosen] {
+            chosen = [options, run] {
+                check_directory(options->directory);
+                return run(*options);
+            };
+        });
     }
 }
 

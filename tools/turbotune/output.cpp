@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 #include "table.h"
 #include "turbotune/base/error.h"
@@ -146,7 +148,15 @@ std::string winners_text(const std::vector<ProfileEntry>& entries, std::size_t l
 void print_json(const Json& value) {
     const std::string text = value.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
     std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    flush_output();
+}
+
+void flush_output() {
+    // errno of an earlier failure may be another's by now.
+    const bool failed_before = std::ferror(stdout) != 0;
+    if (std::fflush(stdout) != 0)
+        throw Error(ErrorCode::store, fmt::format("cannot write to standard output: {}", std::strerror(errno)));
+    if (failed_before) throw Error(ErrorCode::store, "cannot write to standard output: an earlier write failed");
 }
 
 std::string shell_word(const std::string& word) {

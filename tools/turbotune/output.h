@@ -26,6 +26,8 @@ Json entry_json(const ProfileEntry& entry);
 std::string winners_text(const std::vector<ProfileEntry>& entries, std::size_t limit);
 
 void print_json(const Json& value);  // standard output, indented, with a newline
+// Writes out what waits in the buffer. Throws Error (store) when that, or an earlier write, failed.
+void flush_output();
 
 // As a shell takes it: quoted when it has to be.
 std::string shell_word(const std::string& word);

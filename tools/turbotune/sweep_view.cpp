@@ -64,7 +64,7 @@ void SweepView::on(const SweepEvent& event) {
 void SweepView::finish() {
     progress_.clear();
     for (const auto& [reason, workloads] : skipped_)
-        progress_.print(fmt::format("skipped {} workload{}: {}", workloads, workloads == 1 ? "" : "s", reason));
+        progress_.print(fmt::format("skipped {}: {}", counted(workloads, "workload"), reason));
 }
 
 }  // namespace turbotune::cli

@@ -101,6 +101,10 @@ std::string duration(double seconds) {
     return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
 }
 
+std::string counted(std::int64_t count, const std::string& one, const std::string& many) {
+    return fmt::format("{} {}", count, count == 1 ? one : many.empty() ? one + 's' : many);
+}
+
 std::string byte_count(std::int64_t bytes) {
     if (bytes < 1024) return fmt::format("{} B", bytes);
     const char* const units[] = {"KiB", "MiB", "GiB", "TiB"};

@@ -39,8 +39,10 @@ class WorkloadColumns {
 // The operations of a list of workloads, in order of appearance.
 std::vector<std::string> operations_of(const std::vector<Workload>& workloads);
 
-std::string milliseconds(double ms);         // "0.0321", "1.234", "123.4": four figures
-std::string duration(double seconds);        // "42 s", "3 min 10 s", "2 h 05 min"
+std::string milliseconds(double ms);   // "0.0321", "1.234", "123.4": four figures
+std::string duration(double seconds);  // "42 s", "3 min 10 s", "2 h 05 min"
+// "1 workload", "3 workloads"; `many` where the plural is not `one` and an s.
+std::string counted(std::int64_t count, const std::string& one, const std::string& many = "");
 std::string byte_count(std::int64_t bytes);  // "123 B", "4.5 KiB", "1.2 MiB"
 
 }  // namespace turbotune::cli

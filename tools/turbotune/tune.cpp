@@ -62,8 +62,8 @@ int dry_run(const TuneOptions& options, const SweepOptions& sweep_options) {
         fmt::print("{}{}\n{}\n", operation, columns.common().empty() ? "" : fmt::format(" ({})", columns.common()),
                    table.to_string());
     }
-    fmt::print("{} workloads, {} of them can be tuned on {}; {} candidates\n", planned.size(), tunable,
-               device_line(device), candidates);
+    fmt::print("{}, {} of them can be tuned on {}; {}\n", counted(std::int64_t(planned.size()), "workload"), tunable,
+               device_line(device), counted(candidates, "candidate"));
     return kDone;
 }
 
@@ -111,18 +111,22 @@ Json report_json(const SweepReport& report, const SweepOptions& options, const s
 }
 
 std::string summary(const SweepReport& report) {
+    const int left = report.workloads - report.measured - report.resumed - report.skipped - report.failed;
     std::string line;
-    if (report.measured == 0 && report.candidates_measured == 0 && report.failed == 0)
-        line = fmt::format("nothing to measure: {} of {} workloads were already in the profile", report.resumed,
-                           report.workloads);
+    if (left == 0 && report.measured == 0 && report.candidates_measured == 0 && report.failed == 0)
+        line = fmt::format("nothing to measure: {} of {} already in the profile", report.resumed,
+                           counted(report.workloads, "workload was", "workloads were"));
     else
-        line = fmt::format("{} workloads measured ({} candidates, {} rejected), {} resumed, {} failed", report.measured,
-                           report.candidates_measured, report.candidates_rejected, report.resumed, report.failed);
+        line = fmt::format("{} measured ({}, {} rejected), {} resumed, {} failed", counted(report.measured, "workload"),
+                           counted(report.candidates_measured, "candidate"), report.candidates_rejected, report.resumed,
+                           report.failed);
     if (report.skipped > 0) line += fmt::format(", {} skipped", report.skipped);
-    if (report.worker_restarts > 0) line += fmt::format(", worker started again {} times", report.worker_restarts);
+    if (report.worker_restarts > 0)
+        line += fmt::format(", worker started again {}", counted(report.worker_restarts, "time"));
     line += fmt::format(", in {}", duration(report.seconds));
-    if (report.interrupted) line += "\ninterrupted; the same command goes on from here";
-    if (report.out_of_time) line += "\nthe time budget is spent; the same command goes on from here";
+    const std::string rest = fmt::format("{} left; the same command goes on from here", counted(left, "workload"));
+    if (report.interrupted) line += "\ninterrupted, " + rest;
+    if (report.out_of_time) line += "\nthe time budget is spent, " + rest;
     return line;
 }
 
@@ -147,8 +151,8 @@ int tune(const TuneOptions& options, const std::string& command_line) {
                    shell_word(report.profile_path));
     if (options.json) print_json(report_json(report, sweep_options, entries));
     if (report.workloads > 0 && report.measured + report.resumed + report.failed == 0 && !report.interrupted) {
-        fmt::print(stderr, "turbotune: error: none of the {} workloads can be tuned on this device\n",
-                   report.workloads);
+        fmt::print(stderr, "turbotune: error: none of the {} can be tuned on this device\n",
+                   counted(report.workloads, "workload"));
         return kFailures;
     }
     return exit_code_of(report);

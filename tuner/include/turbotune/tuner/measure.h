@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,10 @@ struct MemoryPlan {
 };
 MemoryPlan plan_memory(const TestCase& test_case, const DeviceInfo& device, std::int64_t limit_bytes);
 
-// Nine tenths of what is free on the device; or TURBOTUNE_MEMORY_LIMIT (bytes), less what is `taken`, when that is
-// less.
+// TURBOTUNE_MEMORY_LIMIT in bytes; nullopt when unset. Throws InvalidArgument for what is no positive number.
+std::optional<std::int64_t> memory_limit_setting();
+// Nine tenths of what is free on the device; or memory_limit_setting(), less what is `taken` and never below 0, when
+// that is less.
 std::int64_t memory_limit(Device& device, std::int64_t taken = 0);
 
 // A timer resolves about a microsecond and starting it costs as much: short executions are timed many at a time.
