@@ -193,6 +193,7 @@ void Journal::read() {
 }
 
 const CandidateOutcome* Journal::find(const Workload& workload, const Config& config) const {
+    const std::lock_guard lock(mutex_);
     auto found = outcomes_.find(key_of(workload, config));
     return found == outcomes_.end() ? nullptr : &found->second;
 }
@@ -205,6 +206,7 @@ void Journal::write(const std::vector<std::string>& records) {
 }
 
 void Journal::append(const CandidateOutcome& outcome) {
+    const std::lock_guard lock(mutex_);
     std::vector<std::string> records;
     bool covered = header_on_file_;
     for (const auto& [operation, digest] : header_.templates)
