@@ -92,8 +92,8 @@ void add_merge(CLI::App& app, Action& chosen) {
         "Profiles of another device class, compiler or templates are refused, naming the difference. Where several "
         "hold "
         "a workload the lower median wins, of equal ones the first named. What OUT already holds stays, as the first "
-        "input: the same merge again changes nothing. With --preset or another flag of the second group the workloads "
-        "that nobody measured yet are named; exit 1 when there is one.");
+        "input: the same merge again changes nothing. Told what must be there (--preset and its "
+        "flags), it names the workloads that nobody measured; exit 1 when there is one.");
     command->add_option("OUT", options->output, "The profile to write")->required();
     command->add_option("IN", options->inputs, "Profiles to join")->required();
     command->add_flag("--json", options->json, "One JSON object with lists `inputs`, `conflicts` and `missing`");

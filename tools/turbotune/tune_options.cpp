@@ -22,8 +22,7 @@ void TuneOptions::add_to(CLI::App& app) {
           "K/N|auto", "What to tune");
     group(app.add_option("--device", device, "auto (first GPU, else the CPU; default), cpu, or a GPU's number"),
           "N|cpu|auto", "How");
-    group(app.add_option("--devices", devices,
-                         "Several GPUs of one class side by side, one worker each: all, or their numbers"),
+    group(app.add_option("--devices", devices, "Several GPUs of one class side by side: all, or their numbers"),
           "all|N,N", "How");
     group(app.add_option("--jobs", jobs, "Compile threads; default by cores and memory"), "N", "How");
     group(app.add_option("--time-budget", time_budget_s,
