@@ -1,6 +1,9 @@
 // --devices: which devices may be tuned side by side.
 #include "device_list.h"
 
+#include <cstdlib>
+#include <map>
+
 #include "catch.h"
 #include "program.h"
 #include "turbotune/base/error.h"
@@ -84,4 +87,26 @@ TEST_CASE("The program tunes all devices of a machine that has only the CPU", "[
     CHECK(report["devices"] == Json::array({"cpu"}));
     CHECK(report["measured"] == 1);
     CHECK(report["shard"].is_null());
+}
+
+TEST_CASE("Of two GPUs of a driver the program plans for both, or says why it cannot", "[devices]") {
+    const TempDir home;
+    const char* chosen = std::getenv("CXX");
+    const Outcome built = run_program(
+        home, {chosen && *chosen ? chosen : "c++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", home / "libcuda.so.1",
+               TURBOTUNE_SOURCE_DIR "/tests/device/fake_driver/fake_libcuda.cpp", "-pthread"});
+    INFO(built.err);
+    REQUIRE(built.exit_code == 0);
+    std::map<std::string, std::string> driver = {{"LD_LIBRARY_PATH", home.path()}};
+    const std::vector<std::string> plan = {"--devices", "all", "--preset", "quick", "--dry-run", "--json"};
+    const Outcome mixed = run_turbotune(home, plan, driver);  // the fake's second GPU is an older one
+    CHECK(mixed.exit_code == 2);
+    INFO(mixed.err);
+    CHECK(mixed.err.find("--devices: 2 classes of devices: 0 (Fake H200, sm_90-") != std::string::npos);
+    CHECK(mixed.err.find("; 1 (Fake H200, sm_80-") != std::string::npos);
+    driver["FAKE_CC_1"] = "90";
+    const Outcome alike = run_turbotune(home, plan, driver);
+    INFO(alike.err);
+    REQUIRE(alike.exit_code == 0);
+    CHECK(parse_json(alike.out, "plan")["device"]["id"] == "0");
 }
