@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "outcome_json.h"
 #include "turbotune/base/error.h"
@@ -63,8 +65,7 @@ class LockedFile {
         for (;;) {
             descriptor_ = ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
             if (descriptor_ < 0) fail("open", errno);
-            while (::flock(descriptor_, LOCK_EX) != 0)
-                if (errno != EINTR) fail("lock", errno);
+            lock();
             struct stat mine {
             }, named{};
             // Another process may have set the file aside while this one waited.
@@ -98,6 +99,17 @@ class LockedFile {
     }
 
   private:
+    // A stopped process must not stop the others, and some network file systems know no locks: after a while, or there,
+    // the record goes in unlocked, which O_APPEND and one write keep whole.
+    void lock() const {
+        constexpr int kTries = 400;
+        for (int tries = 0; tries < kTries; ++tries) {
+            if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
+            if (errno != EWOULDBLOCK && errno != EINTR) return;
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        }
+        log(LogLevel::warn, path_ + ": another process holds its lock; going on without");
+    }
     void undo_and_fail(int code) {
         // Best effort: a torn line is dropped by every reader anyway.
         if (::ftruncate(descriptor_, size_) != 0) log(LogLevel::debug, path_ + ": a torn line stays");
@@ -148,9 +160,24 @@ bool Journal::take_header(const std::string& text) {
 }
 
 void Journal::read() {
+    if (take_all()) return;
+    // Another process may have set the foreign file aside and begun a new one meanwhile: judge again under the lock.
+    LockedFile locked(path_);
+    if (take_all()) return;
+    previous_ = path_ + ".previous";
+    if (::rename(path_.c_str(), previous_.c_str()) != 0)
+        throw StoreError(fmt::format("{}: cannot rename to {}: {}", path_, previous_, std::strerror(errno)));
+}
+
+// Everything on file; false, and nothing taken, when it was written under other conditions.
+bool Journal::take_all() {
+    outcomes_.clear();
+    templates_on_file_.clear();
+    header_on_file_ = false;
+    damaged_lines_ = 0;
     std::optional<std::string> text = read_file(path_);
     if (!text) {
-        if (errno == ENOENT) return;
+        if (errno == ENOENT) return true;
         throw StoreError(fmt::format("{}: cannot read: {}", path_, std::strerror(errno)));
     }
     bool foreign = false;
@@ -182,14 +209,11 @@ void Journal::read() {
             foreign = true;  // intact, yet not of this format: another version wrote it
         }
     }
-    if (!foreign && (header_on_file_ || text->empty())) return;
+    if (!foreign && (header_on_file_ || text->empty())) return true;
     outcomes_.clear();
     templates_on_file_.clear();
     header_on_file_ = false;
-    previous_ = path_ + ".previous";
-    LockedFile locked(path_);
-    if (::rename(path_.c_str(), previous_.c_str()) != 0)
-        throw StoreError(fmt::format("{}: cannot rename to {}: {}", path_, previous_, std::strerror(errno)));
+    return false;
 }
 
 const CandidateOutcome* Journal::find(const Workload& workload, const Config& config) const {
@@ -198,23 +222,20 @@ const CandidateOutcome* Journal::find(const Workload& workload, const Config& co
     return found == outcomes_.end() ? nullptr : &found->second;
 }
 
-void Journal::write(const std::vector<std::string>& records) {
+void Journal::write(const std::string& record, bool needs_header) {
     LockedFile file(path_);
     std::string lines = file.ends_in_torn_line() ? "\n" : "";
-    for (const std::string& record : records) lines += sealed(record);
-    file.append(lines);
+    if (needs_header || file.empty()) lines += sealed(header_to_json(header_).dump());
+    file.append(lines + sealed(record));
 }
 
 void Journal::append(const CandidateOutcome& outcome) {
     const std::lock_guard lock(mutex_);
-    std::vector<std::string> records;
     bool covered = header_on_file_;
     for (const auto& [operation, digest] : header_.templates)
         covered = covered && templates_on_file_.count(operation) > 0;
-    if (!covered || !file_exists(path_)) records.push_back(header_to_json(header_).dump());
     // Compiler logs and messages of libraries are not always UTF-8: what is not is replaced.
-    records.push_back(outcome_to_json(outcome).dump(-1, ' ', false, Json::error_handler_t::replace));
-    write(records);
+    write(outcome_to_json(outcome).dump(-1, ' ', false, Json::error_handler_t::replace), !covered);
     header_on_file_ = true;
     templates_on_file_.insert(header_.templates.begin(), header_.templates.end());
     outcomes_[key_of(outcome.workload, outcome.config)] = outcome;

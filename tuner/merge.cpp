@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -157,10 +156,8 @@ MergeReport merge_profiles(const std::vector<LoadedProfile>& inputs) {
 
 MergeReport merge_files(const std::string& output, const std::vector<std::string>& inputs) {
     if (directory_exists(output)) throw InvalidArgument(output, "is a directory, not a profile");
-    const std::filesystem::path parent = std::filesystem::path(output).parent_path();
-    if (!parent.empty())
-        if (const int code = make_directories(parent.string()); code != 0)
-            throw Error(ErrorCode::store, fmt::format("{}: cannot make the folder: {}", output, std::strerror(code)));
+    if (const std::string why = prepare_profile_parent(output); !why.empty())
+        throw Error(ErrorCode::store, fmt::format("{}: {}", output, why));
     // A sweep may be writing there.
     const FileLock lock = FileLock::acquire(output + ".lock", std::chrono::seconds(20));
     std::vector<LoadedProfile> loaded;

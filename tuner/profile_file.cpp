@@ -12,6 +12,7 @@
 
 #include "turbotune/base/error.h"
 #include "turbotune/base/files.h"
+#include "turbotune/profile/selection.h"
 
 namespace turbotune {
 
@@ -21,10 +22,9 @@ namespace {
 void need_writable_folder(const std::string& path) {
     const std::filesystem::path parent = std::filesystem::path(path).parent_path();
     const std::string folder = parent.empty() ? std::string(".") : parent.string();
-    int code = make_directories(folder);
-    if (code == 0 && ::access(folder.c_str(), W_OK | X_OK) != 0) code = errno;
-    if (code != 0)
-        throw Error(ErrorCode::store, fmt::format("{}: cannot write to {}: {}", path, folder, std::strerror(code)));
+    std::string why = prepare_profile_parent(path);
+    if (why.empty() && ::access(folder.c_str(), W_OK | X_OK) != 0) why = std::strerror(errno);
+    if (!why.empty()) throw Error(ErrorCode::store, fmt::format("{}: cannot write to {}: {}", path, folder, why));
 }
 
 // Changes whenever a file is replaced: a profile of a thousand workloads is not read again before each save.
@@ -40,6 +40,7 @@ ProfileFile::ProfileFile(std::string path, Profile fresh) : path_(std::move(path
     if (directory_exists(path_)) throw InvalidArgument(path_, "is a directory, not a profile");
     need_writable_folder(path_);
     if (!file_exists(path_)) return;
+    const FileLock lock = FileLock::acquire(path_ + ".lock", std::chrono::seconds(20));  // judged and set aside by one
     Profile found = load_profile(path_);
     if (found.device_class != profile_.device_class)
         throw InvalidArgument(path_, fmt::format("was measured on {}, this device is {}; name another output",

@@ -90,7 +90,9 @@ class Validation {
                 row.pass = pass;
                 skip(row, reason);
             }
-        } catch (const InvalidArgument& error) {
+        } catch (const Unsupported& error) {
+            skip(row, error.what());
+        } catch (const Error& error) {
             fail(row, error.what());
         }
     }

@@ -64,7 +64,9 @@ bool WorkerClient::ready(std::string* why) {
              {{"directory", store_.directory}, {"max_bytes", store_.max_bytes}, {"memory_only", store_.memory_only}}}};
         Exchange exchange = ask(text_of(hello), watchdog_seconds());
         if (exchange.died()) {
-            *why = fmt::format("the worker process does not start: {}: {}", exchange.reason, exchange.detail);
+            *why = exchange.reason == "interrupted"
+                       ? exchange.reason
+                       : fmt::format("the worker process does not start: {}: {}", exchange.reason, exchange.detail);
             return false;
         }
         greeted_ = true;

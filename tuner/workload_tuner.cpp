@@ -87,7 +87,8 @@ void WorkloadTuner::recall(const ProfileEntry* before) {
             std::any_of(known_.begin(), known_.end(), [&](const Candidate& c) { return c.outcome.config == config; });
         if (have) continue;
         const CandidateOutcome* outcome = tools_.retest ? nullptr : tools_.journal.find(item_.workload, config);
-        if (outcome)
+        // Memory that other work took may be free again.
+        if (outcome && outcome->reason != "out_of_memory")
             known_.push_back({*outcome, false});
         else
             pending_.push_back(config);
@@ -272,7 +273,7 @@ ProfileEntry WorkloadTuner::make_entry(std::size_t winner, const std::vector<std
 
 std::string WorkloadTuner::survey_failures() const {
     if (known_.empty()) return "there is no candidate";
-    std::string text = fmt::format("none of {} candidates survived", known_.size());
+    std::string text = fmt::format("none of {} candidates survived (--retest tries them again)", known_.size());
     const CandidateOutcome& first = known_.front().outcome;
     return text + fmt::format("; {}: {}: {}", first.config.to_string(), first.reason, first.detail);
 }

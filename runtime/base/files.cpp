@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -103,16 +104,18 @@ bool has_type(const std::string& path, mode_t type) {
 }  // namespace
 
 std::optional<std::string> read_file(const std::string& path) {
-    Descriptor file(open_retrying(path.c_str(), O_RDONLY));
+    // Non-blocking, so that a named pipe without a writer does not hold us.
+    Descriptor file(open_retrying(path.c_str(), O_RDONLY | O_NONBLOCK));
     if (file.get() < 0) return std::nullopt;
     struct stat status;
     if (::fstat(file.get(), &status) != 0) return std::nullopt;
-    if (S_ISDIR(status.st_mode)) {
-        errno = EISDIR;
+    if (!S_ISREG(status.st_mode)) {  // pipes and devices have no end to wait for
+        errno = S_ISDIR(status.st_mode) ? EISDIR : ENOTSUP;
         return std::nullopt;
     }
     // One byte more than the size, so that the end is seen without growing.
-    std::string bytes(S_ISREG(status.st_mode) ? static_cast<std::size_t>(status.st_size) + 1 : 4096, '\0');
+    // (A file of /proc says 0 and has more.)
+    std::string bytes(std::max<std::size_t>(4096, static_cast<std::size_t>(status.st_size) + 1), '\0');
     std::size_t used = 0;
     for (;;) {
         if (used == bytes.size()) bytes.resize(2 * bytes.size());

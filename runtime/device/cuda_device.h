@@ -12,7 +12,7 @@ namespace turbotune {
 DeviceInfo cuda_device_info(const cuda::Driver& driver, int ordinal);
 
 // Least compute capability that a tier serves.
-inline constexpr int kLeastComputeMajor = 7;
+inline constexpr int kLeastComputeMajor = 8;
 
 // Retains the device's primary context, for ever. Throws DeviceError.
 std::unique_ptr<Device> make_cuda_device(const cuda::Driver& driver, int ordinal);

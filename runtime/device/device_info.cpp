@@ -48,7 +48,7 @@ std::vector<std::string> DeviceInfo::tiers() const {
     std::vector<std::string> names;
     if (cc_major == 9 && cc_minor == 0) names.push_back("sm90");
     if (cc_major >= 8) names.push_back("mma");
-    if (cc_major >= 7) names.push_back("simt");
+    if (cc_major >= 8) names.push_back("simt");
     return names;
 }
 

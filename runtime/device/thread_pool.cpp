@@ -220,12 +220,15 @@ void ThreadPool::reserve_scratch(std::size_t bytes) {
     const auto most = static_cast<std::size_t>(total_memory()) / static_cast<std::size_t>(state.threads);
     if (bytes > most) throw out_of_scratch(bytes, state.threads);
     const std::size_t whole = (bytes + 127) / 128 * 128;
-    state.scratch_bytes = 0;
-    for (std::byte*& block : state.scratch) {
-        std::free(std::exchange(block, nullptr));
+    // The old blocks stay until all new ones are there: kernels that reserved them go on working when this fails.
+    std::vector<std::byte*> blocks(state.scratch.size(), nullptr);
+    for (std::byte*& block : blocks) {
         block = static_cast<std::byte*>(std::aligned_alloc(64, whole));
-        if (!block) throw out_of_scratch(bytes, state.threads);
+        if (block) continue;
+        for (std::byte* made : blocks) std::free(made);
+        throw out_of_scratch(bytes, state.threads);
     }
+    for (std::size_t i = 0; i < blocks.size(); ++i) std::free(std::exchange(state.scratch[i], blocks[i]));
     state.scratch_bytes = whole;
 }
 

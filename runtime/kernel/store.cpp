@@ -24,7 +24,7 @@
 namespace turbotune {
 namespace {
 
-constexpr std::int64_t kStampLife = std::int64_t{60} * 1000000000;  // ns; a use renews an older stamp
+constexpr std::int64_t kStampLife = 100000000;  // ns; a use renews an older stamp, so that what is in use stays
 constexpr std::int64_t kLargestEntry = std::int64_t{1} << 30;
 
 std::chrono::milliseconds compile_wait() {
@@ -39,9 +39,8 @@ std::chrono::milliseconds compile_wait() {
 
 void tell_of_holder(const std::string& path, int pid) {
     log(LogLevel::warn,
-        fmt::format(
-            "process {} holds {} and compiles the same kernel; waiting up to {} s before compiling it here as well",
-            pid, path, compile_wait().count() / 1000));
+        fmt::format("process {} holds {} and compiles; waiting up to {} s before compiling it here as well", pid, path,
+                    compile_wait().count() / 1000));
 }
 
 class Descriptor {
@@ -168,7 +167,7 @@ struct Store::State {
             warn_once("folder:" + why, fmt::format("store: {} is not read: its folder {}", path, why));
             return std::nullopt;
         }
-        const Descriptor file(path, O_RDONLY | O_NOFOLLOW);
+        const Descriptor file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
         if (file.get() < 0) {
             if (errno != ENOENT)
                 warn_once(fmt::format("open:{}", errno), fmt::format("store: {}: {}", path, std::strerror(errno)));
@@ -361,7 +360,7 @@ std::vector<StoreEntryInfo> Store::list(bool verify) {
         Digest key{};
         parse_key(found.key, &key);
         struct stat status {};
-        const Descriptor file(found.path, O_RDONLY | O_NOFOLLOW);
+        const Descriptor file(found.path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
         std::string bytes;
         if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
             if (errno == ENOENT) continue;  // evicted meanwhile
@@ -369,6 +368,9 @@ std::vector<StoreEntryInfo> Store::list(bool verify) {
         } else {
             info.problem = refuse_file(status);
         }
+        struct stat folder {};
+        if (info.problem.empty() && ::stat(found.path.substr(0, found.path.rfind('/')).c_str(), &folder) == 0)
+            if (const std::string why = distrust(folder); !why.empty()) info.problem = "its folder " + why;
         const std::size_t limit = verify ? static_cast<std::size_t>(status.st_size) : std::size_t{65536};
         if (info.problem.empty() && !read_bytes(file.get(), limit, &bytes)) info.problem = std::strerror(errno);
         if (info.problem.empty() && verify) {

@@ -9,7 +9,4 @@ namespace turbotune {
 // folder of this user that nobody else may write to; else what is wrong with it.
 std::string why_untrusted(const std::string& directory);
 
-// Creates the folder of a profile that is about to be written. Empty, or why it cannot be used.
-std::string prepare_profile_parent(const std::string& profile_path);
-
 }  // namespace turbotune

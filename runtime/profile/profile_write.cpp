@@ -10,6 +10,7 @@
 #include "turbotune/base/error.h"
 #include "turbotune/base/files.h"
 #include "turbotune/profile/profile.h"
+#include "turbotune/profile/selection.h"
 
 namespace turbotune {
 

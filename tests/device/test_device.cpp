@@ -55,7 +55,8 @@ TEST_CASE("Targets and tiers follow the compute capability", "[device]") {
     CHECK(gpu(10, 3).target() == "sm_103");
     CHECK(gpu(12, 0).target() == "sm_120a");
     CHECK(gpu(6, 1).tiers() == Names{});
-    CHECK(gpu(7, 0).tiers() == Names{"simt"});
+    CHECK(gpu(7, 5).tiers().empty());
+    CHECK(gpu(8, 0).tiers() == Names{"mma", "simt"});
     CHECK(gpu(8, 6).tiers() == Names{"mma", "simt"});
     CHECK(gpu(9, 0).tiers() == Names{"sm90", "mma", "simt"});
     CHECK(gpu(10, 0).tiers() == Names{"mma", "simt"});

@@ -82,7 +82,7 @@ TEST_CASE("The devices of a driver are listed with their class, and why others a
     CHECK(has(old.output, "auto=sm_80\n"));
     CHECK_FALSE(has(old.output, "sm_61-"));
     const Finished all_old = fake.run("Child: print devices", {{"FAKE_CC", "61"}, {"FAKE_DEVICES", "1"}});
-    CHECK(has(all_old.output, "why=[device 0 (Fake H200) has compute capability 6.1, 7.0 is needed]"));
+    CHECK(has(all_old.output, "why=[device 0 (Fake H200) has compute capability 6.1, 8.0 is needed]"));
     const Finished none = fake.run("Child: print devices", {{"FAKE_DEVICES", "0"}});
     CHECK(has(none.output, "why=[the driver sees no device]"));
 }
@@ -202,7 +202,7 @@ TEST_CASE("Child: open wrong devices", "[.child]") {
     if (!test::is_child()) return;
     CHECK(std::string(error_of([] { open_device("2"); }).what()) == "there is no device 2: 2 CUDA devices are visible");
     CHECK(std::string(error_of([] { open_device("1"); }).what()) ==
-          "device 1 (Fake H200) has compute capability 6.0, 7.0 is needed");
+          "device 1 (Fake H200) has compute capability 6.0, 8.0 is needed");
     const DeviceError busy = error_of([] { open_device("0"); });
     CHECK(std::string(busy.what()) == "cuDevicePrimaryCtxRetain failed: CUDA_ERROR_FAKE (made up)");
     CHECK(error_of([] { open_device("auto"); }).driver_code() == 901);

@@ -98,3 +98,25 @@ TEST_CASE("a config from elsewhere is refused when it is not one that could have
     config.set("colour", 3);
     REQUIRE_THROWS_AS(da::AttentionPlan::create(runtime, problem, &config), InvalidArgument);
 }
+
+TEST_CASE("sequence boundaries that lead outside of the tensors are refused on the CPU", "[attention]") {
+    AttentionSuite suite("cpu", "host");
+    da::Problem problem = random_problem(60, 32, DType::f32, false);
+    problem.layout = da::Layout::packed;
+    problem.batch = 3;
+    problem.tokens = 100;
+    const da::AttentionPlan plan = suite.plan_of(problem);
+    std::vector<float> rows(100 * 64), out(100 * 64), table(512 * 64);
+    da::Buffers buffers;
+    buffers.q = buffers.k = buffers.v = rows.data();
+    buffers.position_key = buffers.position_query = table.data();
+    buffers.out = out.data();
+    for (std::vector<std::int32_t> bounds :
+         {std::vector{0, 50, 60, 1000}, {0, 50, 40, 100}, {-5, 0, 50, 100}, {0, 61, 80, 100}}) {
+        buffers.cu_seqlens = bounds.data();
+        REQUIRE_THROWS_AS(plan.execute(buffers), InvalidArgument);
+    }
+    const std::vector<std::int32_t> good = {0, 50, 60, 100};
+    buffers.cu_seqlens = good.data();
+    REQUIRE_NOTHROW(plan.execute(buffers));
+}

@@ -96,6 +96,10 @@ TEST_CASE("a mistake in a problem names the field", "[problem]") {
     CHECK(argument_at_fault([](Problem& p) { p.max_relative_positions = 129; }) == "max_relative_positions");
     CHECK(argument_at_fault([](Problem& p) { p.position_buckets = 1; }) == "position_buckets");
     CHECK(argument_at_fault([](Problem& p) { p.tokens = 3; }) == "tokens");
+    CHECK(argument_at_fault([](Problem& p) { p.pass = Pass(99); }) == "pass");
+    CHECK(argument_at_fault([](Problem& p) { p.math = Math(7); }) == "math");
+    CHECK(argument_at_fault([](Problem& p) { p.layout = Layout(5); }) == "layout");
+    CHECK(argument_at_fault([](Problem& p) { p.v = {0, INT64_MAX, 64}; }) == "v");
     CHECK(argument_at_fault([](Problem& p) { p.q.row = -4; }) == "q");
     CHECK(argument_at_fault([](Problem& p) { p.k.head = 64; }) == "k");
     CHECK(argument_at_fault([](Problem& p) { p.layout = Layout::packed, p.tokens = 81; }) == "tokens");
@@ -126,4 +130,12 @@ TEST_CASE("unknown words in fields are refused with the words that are known", "
     fields = valid().to_fields();
     fields.set("length", "12");
     REQUIRE_THROWS_AS(Problem::from_fields(fields), InvalidArgument);
+}
+
+TEST_CASE("buckets whose ends lie out of reach are refused by name", "[problem]") {
+    Problem problem = valid();
+    problem.position_buckets = 5;
+    problem.max_relative_positions = 70000;
+    REQUIRE_THROWS_AS(problem.validate(), Unsupported);
+    CHECK(make_slot_table(5, 512).band > 512);
 }

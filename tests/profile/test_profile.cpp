@@ -142,7 +142,7 @@ TEST_CASE("The text is made for people: short objects stay on a line", "[profile
     for (std::string line; std::getline(lines, line);) REQUIRE(line.size() <= 122);
 }
 
-TEST_CASE("Every malformed profile is refused with the path of the value", "[profile]") {
+TEST_CASE("Every malformed profile is refused with the path of the value", "[profile][field-28]") {
     const Json first = unsigned_document()["entries"][0];
     const std::vector<Edit> edits = {
         {"/surplus", 1, "/surplus: unknown key"},

@@ -76,7 +76,8 @@ TEST_CASE("Passes without kernels are skipped by name and are no success", "[tun
     const Outcome planned =
         run_turbotune(home, {"--preset", "quick", "--device", "cpu", "--passes", "backward_dq", "--dry-run", "--json"});
     REQUIRE(planned.exit_code == 0);
-    for (const Json& row : parse_json(planned.out, "plan")["workloads"])
+    const Json plan = parse_json(planned.out, "plan");
+    for (const Json& row : plan["workloads"])
         if (row["unavailable"].is_null()) return;  // the pass exists by now
     const Outcome outcome = run_turbotune(home, {"--preset", "quick", "--device", "cpu", "--passes", "backward_dq"});
     CHECK(outcome.exit_code == 1);

@@ -114,7 +114,7 @@ TEST_CASE("retest measures everything again", "[sweep]") {
     CHECK(report.candidates_measured == 2);
 }
 
-TEST_CASE("adding one candidate measures one, and it wins only when it is faster", "[sweep]") {
+TEST_CASE("adding one candidate measures one, and it wins only when it is faster", "[sweep][field-26]") {
     SweepBench bench({toy_config("good", 150), toy_config("good", 300)});
     bench.run();
     bench.toy.set_configs({toy_config("good", 150), toy_config("good", 300), toy_config("good", 200)});

@@ -33,7 +33,8 @@ bool all_end(const std::vector<int>& pids) {
 
 }  // namespace
 
-TEST_CASE("candidates that crash, hang, leave or fail are recorded and the best of the rest wins", "[sweep]") {
+TEST_CASE("candidates that crash, hang, leave or fail are recorded and the best of the rest wins",
+          "[sweep][field-18]") {
     // The shortest patience that a busy machine's process start fits into.
     ScopedVariable patience("TURBOTUNE_WATCHDOG_S", "4");
     SweepBench bench({toy_config("segv", 1), toy_config("good", 200), toy_config("abort", 1), toy_config("hang", 1),
@@ -90,7 +91,8 @@ TEST_CASE("a candidate that crashes only after parity, in a later round, is out 
     CHECK(bench.run().resumed == 1);
 }
 
-TEST_CASE("a kernel that does not compile is rejected ahead of the worker, with the compiler's words", "[sweep]") {
+TEST_CASE("a kernel that does not compile is rejected ahead of the worker, with the compiler's words",
+          "[sweep][field-18]") {
     SweepBench bench({toy_config("good", 50), toy_config("compile_error", 1)});
     std::filesystem::create_directories(bench.scratch.file("templates/toy"));
     std::filesystem::create_directories(bench.scratch.file("templates/common"));
@@ -110,7 +112,8 @@ TEST_CASE("a kernel that does not compile is rejected ahead of the worker, with 
     CHECK(first(Kind::rejected)->text.find("this") != std::string::npos);
 }
 
-TEST_CASE("Ctrl-C once finishes the measurement, saves and says so, and the next run repeats nothing", "[sweep]") {
+TEST_CASE("Ctrl-C once finishes the measurement, saves and says so, and the next run repeats nothing",
+          "[sweep][field-24]") {
     SweepBench bench(
         {toy_config("good", 50, 1), toy_config("good", 60, 2), toy_config("good", 70, 3), toy_config("good", 80, 4)});
     bench.options.query.axes["length"] = {"64", "96"};
@@ -135,7 +138,8 @@ TEST_CASE("Ctrl-C once finishes the measurement, saves and says so, and the next
     CHECK(bench.profile().entries.size() == 2);
 }
 
-TEST_CASE("Ctrl-C twice ends a sweep at once, in the middle of a candidate, and loses nothing finished", "[sweep]") {
+TEST_CASE("Ctrl-C twice ends a sweep at once, in the middle of a candidate, and loses nothing finished",
+          "[sweep][field-24]") {
     SweepBench bench({toy_config("good", 50), toy_config("hang", 1), toy_config("good", 60)});
     std::thread impatient;
     bench.on_event = [&](const SweepEvent& event) {

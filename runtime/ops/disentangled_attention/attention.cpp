@@ -8,11 +8,45 @@
 #include "disentangled_attention/params.h"
 #include "tier.h"
 #include "turbotune/base/error.h"
+#include "turbotune/base/log.h"
+#include "turbotune/device/cuda_driver.h"
 #include "workload.h"
 
 namespace turbotune::disentangled_attention {
 
 namespace {
+
+// Makes the device current and puts back what was: a caller's other device stays its current one.
+class CurrentContext {
+  public:
+    explicit CurrentContext(Device& device)
+        : driver_(device.info().kind == DeviceKind::cuda ? cuda::driver() : nullptr) {
+        if (driver_) driver_->CtxGetCurrent(&before_);
+        device.make_current();
+    }
+    ~CurrentContext() {
+        if (!before_) return;  // none before: the device's stays
+        cuda::Context now = nullptr;
+        if (driver_->CtxGetCurrent(&now) == 0 && now != before_) driver_->CtxSetCurrent(before_);
+    }
+    CurrentContext(const CurrentContext&) = delete;
+    CurrentContext& operator=(const CurrentContext&) = delete;
+
+  private:
+    const cuda::Driver* driver_;
+    cuda::Context before_ = nullptr;
+};
+
+// On the CPU device the boundaries can be read, and wild ones would lead outside of the tensors.
+void check_boundaries(const Problem& problem, const std::int32_t* bounds) {
+    for (int b = 0; b < problem.batch; ++b) {
+        const std::int64_t first = bounds[b], last = bounds[b + 1];
+        if (first < 0 || last < first || last > problem.tokens || last - first > problem.length)
+            throw InvalidArgument(
+                "cu_seqlens", fmt::format("sequence {} has rows {} to {}, of {} tokens with at most {} in a sequence",
+                                          b, first, last, problem.tokens, problem.length));
+    }
+}
 
 struct PreparedLaunch {
     std::shared_ptr<LoadedKernel> kernel;
@@ -67,6 +101,17 @@ Selection choose(Runtime& runtime, const Problem& problem, const Config* config,
     return selection;
 }
 
+std::vector<PreparedLaunch> prepare(Runtime& runtime, const Problem& problem, const Config& config) {
+    Device& device = runtime.device();
+    std::vector<PreparedLaunch> prepared;
+    for (KernelLaunch& launch : find_tier(config.text("tier")).launches(problem, config, device.info())) {
+        std::shared_ptr<LoadedKernel> kernel = runtime.kernels().get(device, launch.spec);
+        kernel->allow_shared_memory(launch.shape.shared_bytes);
+        prepared.push_back({std::move(kernel), launch.shape});
+    }
+    return prepared;
+}
+
 }  // namespace
 
 struct AttentionPlan::State {
@@ -90,18 +135,30 @@ AttentionPlan AttentionPlan::create(Runtime& runtime, const Problem& problem, co
     Device& device = runtime.device();
     const std::string why = operation().unavailable(workload_of(problem), device.info());
     if (!why.empty()) throw Unsupported(why);
-    device.make_current();
+    const CurrentContext current(device);
 
     auto state = std::make_unique<State>();
     state->problem = problem;
     state->selection = choose(runtime, problem, config, stream);
     state->device = &device;
-    const Tier& tier = find_tier(state->selection.config.text("tier"));
-    for (KernelLaunch& launch : tier.launches(problem, state->selection.config, device.info())) {
-        std::shared_ptr<LoadedKernel> kernel = runtime.kernels().get(device, launch.spec);
-        kernel->allow_shared_memory(launch.shape.shared_bytes);
-        state->launches.push_back({std::move(kernel), launch.shape});
+    try {
+        state->launches = prepare(runtime, problem, state->selection.config);
+    } catch (const CompileError& error) {
+        // Another compiler build may refuse what a profile's compiler took: the heuristic still runs.
+        const bool may_fall_back =
+            !config && state->selection.origin == "profile" && state->selection.grade != Grade::exact;
+        if (!may_fall_back) throw;
+        const Workload workload = workload_of(problem);
+        log(LogLevel::warn, fmt::format("{}: the profile's config does not compile here ({}); using the heuristic",
+                                        workload.to_string(), error.what()));
+        state->selection = {};
+        state->selection.config = operation().heuristic(workload, device.info());
+        state->selection.origin = "heuristic";
+        state->selection.matched = workload;
+        state->selection.note = error.what();
+        state->launches = prepare(runtime, problem, state->selection.config);
     }
+    const Tier& tier = find_tier(state->selection.config.text("tier"));
     state->params = constant_parameters(runtime, problem);
     state->workspace_bytes = tier.workspace_bytes(problem, state->selection.config);
     // GPU kernels load rows 16 bytes at a time.
@@ -132,6 +189,7 @@ void AttentionPlan::execute(const Buffers& buffers, StreamHandle stream) const {
         if (reinterpret_cast<std::uintptr_t>(pointer) % alignment)
             throw InvalidArgument(name, fmt::format("must be aligned to {} bytes", alignment));
     };
+    if (problem.layout == Layout::packed && problem.tokens == 0) return;  // empty tensors have no address
     const std::size_t alignment = state_->alignment;
     check("q", buffers.q, alignment);
     check("k", buffers.k, alignment);
@@ -141,10 +199,10 @@ void AttentionPlan::execute(const Buffers& buffers, StreamHandle stream) const {
     if (problem.p2c) check("position_query", buffers.position_query, alignment);
     if (problem.mask) check("mask", buffers.mask, 1);
     if (problem.layout == Layout::packed) check("cu_seqlens", buffers.cu_seqlens, 4);
+    if (problem.layout == Layout::packed && state_->device->info().kind == DeviceKind::cpu)
+        check_boundaries(problem, buffers.cu_seqlens);
     if (problem.pass == Pass::training_forward) check("lse", buffers.lse, 4);
     if (state_->workspace_bytes) check("workspace", buffers.workspace, 16);
-    if (problem.layout == Layout::packed && problem.tokens == 0) return;
-
     ForwardParams params = state_->params;
     params.q = buffers.q;
     params.k = buffers.k;
@@ -156,7 +214,7 @@ void AttentionPlan::execute(const Buffers& buffers, StreamHandle stream) const {
     params.out = buffers.out;
     params.lse = buffers.lse;
     params.workspace = buffers.workspace;
-    state_->device->make_current();
+    const CurrentContext current(*state_->device);
     void* arguments[] = {&params};
     for (const PreparedLaunch& launch : state_->launches) launch.kernel->launch(launch.shape, arguments, stream);
 }

@@ -35,9 +35,13 @@ void require_distinct(const char* name, std::vector<Axis> axes) {
     }
 }
 
+constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // elements; products with an index stay far below 2^63
+constexpr int kMostLength = 1 << 22;                         // rows of a sequence
+
 void require_strides(const char* name, const Strides& strides) {
     for (std::int64_t stride : {strides.batch, strides.row, strides.head})
-        if (stride < 0) throw InvalidArgument(name, fmt::format("negative stride {}", stride));
+        if (stride < 0 || stride > kMostStride)
+            throw InvalidArgument(name, fmt::format("stride {} is not in [0, {}]", stride, kMostStride));
     if (strides.row == 0 && (strides.head != 0 || strides.batch != 0))
         throw InvalidArgument(name, "row stride 0 with other strides given: leave all at 0 for a dense tensor");
 }
@@ -70,9 +74,14 @@ float Problem::scale() const {
 }
 
 void Problem::validate() const {
+    if (pass < Pass::inference || pass > Pass::backward_dkdv) throw InvalidArgument("pass", "is none of the passes");
+    if (layout != Layout::padded && layout != Layout::packed)
+        throw InvalidArgument("layout", "is neither padded nor packed");
+    if (math != Math::strict && math != Math::fast) throw InvalidArgument("math", "is neither strict nor fast");
     require_positive("batch", batch);
     require_positive("heads", heads);
     require_positive("length", length);
+    if (length > kMostLength) throw Unsupported(fmt::format("length must be at most {}, got {}", kMostLength, length));
     if (head_dim != 32 && head_dim != 64 && head_dim != 128)
         throw Unsupported(fmt::format("head_dim must be 32, 64 or 128, got {}", head_dim));
     if (dtype != DType::f16 && dtype != DType::bf16 && dtype != DType::f32)
@@ -92,6 +101,7 @@ void Problem::validate() const {
         if (span() > kMost || max_relative_positions > kMost)
             throw Unsupported(
                 fmt::format("at most {} relative positions, got {}", kMost, std::max(span(), max_relative_positions)));
+        make_slot_table(position_buckets, max_relative_positions);  // refuses ends out of reach
     }
     if (layout == Layout::packed) {
         if (mask) throw InvalidArgument("mask", "a packed batch has no mask: leave hidden rows out instead");
@@ -179,8 +189,15 @@ SlotTable make_slot_table(int position_buckets, int max_relative_positions) {
     };
     // Buckets grow with the distance until both ends are reached: with an even number of buckets right behind
     // max_relative_positions, with an odd number farther out, with 2 or 3 buckets (middle 1) never.
-    std::int64_t farthest = std::max(span, max_relative_positions) + 1;
-    while (middle > 1 && (slot(-farthest) != 0 || slot(farthest) != 2 * span - 1)) farthest *= 2;
+    constexpr std::int64_t kFarthest = std::int64_t{1} << 22;
+    std::int64_t farthest = std::int64_t{std::max(span, max_relative_positions)} + 1;
+    while (middle > 1 && (slot(-farthest) != 0 || slot(farthest) != 2 * span - 1)) {
+        farthest *= 2;
+        if (farthest > kFarthest)
+            throw Unsupported(
+                fmt::format("{} position buckets up to {} do not reach their last slot within {} positions",
+                            position_buckets, max_relative_positions, kFarthest));
+    }
     SlotTable table;
     table.band = static_cast<int>(farthest);
     while (table.band > 1 && slot(-(table.band - 1)) == slot(-farthest) && slot(table.band - 1) == slot(farthest))

@@ -9,7 +9,7 @@
 
 namespace turbotune {
 
-// Whole file as bytes; nullopt with errno set when it cannot be read.
+// Whole regular file as bytes; nullopt with errno set when it cannot be read (ENOTSUP: a pipe or device).
 std::optional<std::string> read_file(const std::string& path);
 
 // Temp file in the same directory, fsync, rename, fsync of the directory: a reader sees the old

@@ -39,7 +39,7 @@ struct DeviceInfo {
     // The compiler's arch name: 9.0 -> "sm_90a", 10.0 -> "sm_100a", 12.0 -> "sm_120a", others plain
     // ("sm_80"); the CPU's is its class arch plus a digest of the instruction set ("x86_64-avx512-1a2b3c4d").
     std::string target() const;
-    // Tiers that this device can run, best first: sm90 only on 9.0, mma from 8.0, simt from 7.0, host on the CPU.
+    // Tiers that this device can run, best first: sm90 only on 9.0, mma and simt from 8.0, host on the CPU.
     std::vector<std::string> tiers() const;
 };
 

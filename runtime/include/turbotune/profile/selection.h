@@ -29,6 +29,8 @@ std::vector<LoadedProfile> discover_profiles(const std::vector<std::string>& exp
 std::vector<std::string> profile_directories();
 // Where the tuner writes by default: the first of them.
 std::string user_profile_directory();
+// Creates the folder of a profile that is about to be written. Empty, or why it cannot be used.
+std::string prepare_profile_parent(const std::string& profile_path);
 
 struct Selection {
     Config config;

@@ -59,8 +59,9 @@ class Journal {
 
   private:
     void read();
+    bool take_all();
     bool take_header(const std::string& record);
-    void write(const std::vector<std::string>& records);
+    void write(const std::string& record, bool needs_header);
 
     std::string path_, previous_;
     JournalHeader header_;

@@ -37,8 +37,8 @@ class AttentionPlan {
     std::size_t workspace_bytes() const;
     std::vector<KernelMetadata> kernels() const;
 
-    // Enqueues. May be called from several threads at once, with different buffers and streams. The device's context
-    // must be current. Throws InvalidArgument naming a null or misaligned buffer, DeviceError when the launch fails.
+    // Enqueues. May be called from several threads at once, with different buffers and streams. Another context that is
+    // current stays so. Throws InvalidArgument naming a null or misaligned buffer, DeviceError when the launch fails.
     void execute(const Buffers& buffers, StreamHandle stream = nullptr) const;
 
   private:
