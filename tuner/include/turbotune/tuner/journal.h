@@ -43,8 +43,8 @@ class Journal {
     // and cause when it cannot be read.
     Journal(std::string path, JournalHeader header);
 
-    // The last outcome of the config, or nullptr. Threads may share a journal as long as each asks and tells of workloads
-    // of its own.
+    // The last outcome of the config, or nullptr. Threads may share a journal as long as each asks and tells of
+    // workloads of its own.
     const CandidateOutcome* find(const Workload& workload, const Config& config) const;
 
     // Written and synced when it returns. Several processes may append to one journal. Throws StoreError; the file

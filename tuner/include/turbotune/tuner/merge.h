@@ -33,8 +33,8 @@ struct MergeReport {
 // difference when device class, compiler or an operation's templates are not those of the first.
 MergeReport merge_profiles(const std::vector<LoadedProfile>& inputs);
 
-// Reads, joins and saves. A profile that `output` already holds counts as the first input: nothing is lost, and the same
-// merge again changes nothing. Throws InvalidArgument also for what cannot be read.
+// Reads, joins and saves. A profile that `output` already holds counts as the first input: nothing is lost, and the
+// same merge again changes nothing. Throws InvalidArgument also for what cannot be read.
 MergeReport merge_files(const std::string& output, const std::vector<std::string>& inputs);
 
 struct MissingWorkload {

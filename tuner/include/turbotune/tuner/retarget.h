@@ -29,9 +29,9 @@ struct RetargetReport {
     DeviceInfo device;
     std::vector<std::string> differences;  // between the input and what is here; empty: it was exact already
     int entries = 0, kept = 0;
-    int already = 0;            // in the output before, which is left as it is
-    int configs = 0;            // checked, winners and others
-    int configs_turned_down = 0;  // of those that were not winners
+    int already = 0;                    // in the output before, which is left as it is
+    int configs = 0;                    // checked, winners and others
+    int configs_turned_down = 0;        // of those that were not winners
     std::vector<DroppedEntry> dropped;  // their winner does not pass here
     bool interrupted = false;
     std::string profile_path;

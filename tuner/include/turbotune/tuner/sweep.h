@@ -31,7 +31,8 @@ struct PlannedWorkload {
     int filtered = 0;         // turned down by it
     std::string unavailable;  // why the workload cannot be tuned here; candidates is then 0
 };
-// What a sweep would do on its (first) device. Compiles and measures nothing; opens the device only to learn what it is.
+// What a sweep would do on its (first) device. Compiles and measures nothing; opens the device only to learn what it
+// is.
 std::vector<PlannedWorkload> plan_sweep(const SweepOptions& options,
                                         const std::vector<const Operation*>& known = operations());
 
@@ -39,15 +40,15 @@ struct SweepEvent {
     enum class Kind {
         started,  // text: where things are saved; before the first measurement, and when it changes, the memory plan
         workload_started,
-        workload_resumed,   // nothing to measure: the profile already holds it
-        workload_skipped,   // unavailable; text: why
-        compiled,           // candidate compiled ahead; text: from the compiler or the store, ms
-        rejected,           // text: reason and detail
-        measured,           // text: config, latency
-        workload_finished,  // text: winner
-        workload_failed,    // no candidate survived; text: why
+        workload_resumed,      // nothing to measure: the profile already holds it
+        workload_skipped,      // unavailable; text: why
+        compiled,              // candidate compiled ahead; text: from the compiler or the store, ms
+        rejected,              // text: reason and detail
+        measured,              // text: config, latency
+        workload_finished,     // text: winner
+        workload_failed,       // no candidate survived; text: why
         workload_handed_over,  // the device could not begin it, another one takes it; text: why
-        saved,              // text: profile path
+        saved,                 // text: profile path
     };
     Kind kind;
     int workload_index = 0, workload_count = 0;  // 1-based
