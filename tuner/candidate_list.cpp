@@ -85,7 +85,7 @@ CandidateList list_candidates(const SweepItem& item, const DeviceInfo& device, P
 
 std::vector<PlannedWorkload> plan_sweep(const SweepOptions& options, const std::vector<const Operation*>& known) {
     std::vector<SweepItem> items = sweep_items(options, known);
-    const DeviceInfo& device = open_device(options.device).info();
+    const DeviceInfo& device = open_device(options.devices.empty() ? options.device : options.devices.front()).info();
     std::vector<PlannedWorkload> plan;
     for (const SweepItem& item : items) {
         CandidateList list = list_candidates(item, device, options.query.preset);

@@ -216,6 +216,7 @@ bool Journal::take_all() {
 }
 
 const CandidateOutcome* Journal::find(const Workload& workload, const Config& config) const {
+    const std::lock_guard lock(mutex_);
     auto found = outcomes_.find(key_of(workload, config));
     return found == outcomes_.end() ? nullptr : &found->second;
 }
@@ -228,6 +229,7 @@ void Journal::write(const std::string& record, bool needs_header) {
 }
 
 void Journal::append(const CandidateOutcome& outcome) {
+    const std::lock_guard lock(mutex_);
     bool covered = header_on_file_;
     for (const auto& [operation, digest] : header_.templates)
         covered = covered && templates_on_file_.count(operation) > 0;

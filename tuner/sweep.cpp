@@ -5,17 +5,21 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <ctime>
-#include <fstream>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
 
 #include "candidate_list.h"
 #include "compile_ahead.h"
+#include "conditions.h"
 #include "profile_file.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/files.h"
 #include "turbotune/base/log.h"
 #include "turbotune/kernel/kernel_spec.h"
 #include "turbotune/tuner/measure.h"
+#include "work_queue.h"
 #include "worker_client.h"
 #include "workload_tuner.h"
 
@@ -25,35 +29,46 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::string utc_now() {
-    std::time_t now = std::time(nullptr);
-    std::tm parts{};
-    gmtime_r(&now, &parts);
-    char text[32];
-    std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-    return text;
+std::vector<std::string> operations_of(const std::vector<SweepItem>& items) {
+    std::vector<std::string> names;
+    for (const SweepItem& item : items)
+        if (std::find(names.begin(), names.end(), item.operation->name()) == names.end())
+            names.push_back(item.operation->name());
+    return names;
 }
 
-std::string host_cpu() {
-    std::ifstream file("/proc/cpuinfo");
-    for (std::string line; std::getline(file, line);)
-        if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos)
-            return line.substr(line.find(": ") + 2);
-    return "unknown";
+// The devices asked for. Throws InvalidArgument when they are of several classes: one profile cannot hold for all.
+std::vector<const DeviceInfo*> sweep_devices(const SweepOptions& options) {
+    std::vector<const DeviceInfo*> devices;
+    const auto names = options.devices.empty() ? std::vector<std::string>{options.device} : options.devices;
+    for (const std::string& name : names) devices.push_back(&open_device(name).info());
+    for (const DeviceInfo* device : devices)
+        if (device->device_class != devices.front()->device_class)
+            throw InvalidArgument(
+                "devices", fmt::format("{} is {}, {} is {}; one profile holds for one class",
+                                       device_argument(*devices.front()), devices.front()->device_class.to_string(),
+                                       device_argument(*device), device->device_class.to_string()));
+    return devices;
 }
 
-std::string driver_text(const DeviceInfo& device) {
-    if (device.driver_version == 0) return "none";
-    return fmt::format("{}.{}", device.driver_version / 1000, device.driver_version % 1000 / 10);
-}
+// One device and its worker, served by one thread.
+struct Lane {
+    Lane(int lane_number, const DeviceInfo& lane_device, const SweepOptions& options,
+         const std::atomic<int>* interrupts, CompileAhead& compiler, Journal& journal,
+         std::function<void(SweepEvent)> tell, std::function<int()> count)
+        : number(lane_number),
+          device(lane_device),
+          worker(options.worker_program, device_argument(device), options.store, interrupts),
+          tools{device, worker, compiler, journal, std::move(tell), std::move(count), options.retest} {}
 
-std::string device_argument(const DeviceInfo& device) {
-    return device.kind == DeviceKind::cpu ? "cpu" : std::to_string(device.ordinal);
-}
-
-Compiler& compiler_of(const DeviceInfo& device) {
-    return device.kind == DeviceKind::cpu ? host_compiler() : nvrtc_compiler();
-}
+    int number;
+    const DeviceInfo& device;
+    WorkerClient worker;
+    TuningTools tools;
+    std::size_t current = 0;  // workload
+    int handed_over = 0;
+    std::string last_handed_over;  // why
+};
 
 class Sweep {
   public:
@@ -63,86 +78,90 @@ class Sweep {
           listener_(listener),
           interrupts_(interrupts),
           items_(sweep_items(options, known)),
-          device_(open_device(options.device).info()),
-          file_(options.output.empty() ? default_profile_path(device_) : options.output, fresh_profile()),
+          devices_(sweep_devices(options)),
+          device_(*devices_.front()),
+          file_(options.output.empty() ? default_profile_path(device_, options.shard, options.shards) : options.output,
+                empty_profile()),
           journal_(file_.path() + ".journal", journal_header()),
-          worker_(options.worker_program, device_argument(device_), options.store, interrupts),
           compiler_(options.store, threads()),
-          tools_{device_,
-                 worker_,
-                 compiler_,
-                 journal_,
-                 [this](SweepEvent event) { tell(std::move(event)); },
-                 [this] { return interrupts_ ? interrupts_->load() : 0; },
-                 options.retest} {}
+          queue_(items_.size()) {
+        for (const DeviceInfo* device : devices_) add_lane(*device);
+    }
 
     SweepReport run();
 
   private:
-    std::map<std::string, std::string> digests() const;
-    Profile fresh_profile() const;
+    void add_lane(const DeviceInfo& device);
+    Profile empty_profile() const;
     JournalHeader journal_header() const;
     int threads() const;
+    int interrupts() const;
     double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
     double eta_s() const;
-    void tell(SweepEvent event);
-    void tell_item(SweepEvent::Kind kind, const Workload& workload, const std::string& text);
+    void tell(const Lane& lane, SweepEvent event);
+    void tell_item(const Lane& lane, SweepEvent::Kind kind, const Workload& workload, const std::string& text);
     void tell_start();
-    void prefetch(std::size_t item);
-    void tune(std::size_t item);
-    void save(const TuningResult& result);
+    void prefetch(const Lane& lane, std::size_t item);
+    void serve(Lane& lane);
+    std::optional<std::size_t> take(const Lane& lane);
+    TuningResult tune(Lane& lane, std::size_t item);
+    void settle(Lane& lane, std::size_t item, const TuningResult& result);
+    void save(const Lane& lane, const TuningResult& result);
 
     const SweepOptions& options_;
     const SweepListener& listener_;
     const std::atomic<int>* interrupts_;
     std::vector<SweepItem> items_;
-    const DeviceInfo& device_;
+    std::vector<const DeviceInfo*> devices_;
+    const DeviceInfo& device_;  // stands for all: they are of one class
     ProfileFile file_;
     Journal journal_;
-    WorkerClient worker_;
     CompileAhead compiler_;
-    TuningTools tools_;
-    SweepReport report_;
+    WorkQueue queue_;
+    std::vector<std::unique_ptr<Lane>> lanes_;
     Clock::time_point start_ = Clock::now();
-    std::size_t current_ = 0;
-    // For the time to go: candidates that had to be measured, those settled, and the time they took.
+    // For the time to go: candidates that had to be measured.
     std::vector<int> pending_;
+    std::atomic<bool> broken_{false};  // a lane threw: the others end, too
+
+    std::mutex mutex_;  // of what follows, of file_ and of the listener
+    SweepReport report_;
+    std::exception_ptr error_;
     int settled_ = 0;
     double least_rotation_ = INFINITY;
     std::string last_memory_;
 };
 
-std::map<std::string, std::string> Sweep::digests() const {
-    std::map<std::string, std::string> digests;
-    for (const SweepItem& item : items_)
-        if (const std::string& name = item.operation->name(); !digests.count(name))
-            digests[name] = to_hex(template_digest(name));
-    return digests;
+void Sweep::add_lane(const DeviceInfo& device) {
+    const int number = int(lanes_.size());
+    lanes_.push_back(std::make_unique<Lane>(
+        number, device, options_, interrupts_, compiler_, journal_,
+        [this, number](SweepEvent event) { tell(*lanes_[std::size_t(number)], std::move(event)); },
+        [this] { return interrupts(); }));
+    report_.devices.push_back(device_argument(device));
 }
 
-Profile Sweep::fresh_profile() const {
-    Profile profile;
-    profile.device_class = device_.device_class;
-    profile.device_name = device_.name;
-    profile.compiler = compiler_of(device_).identity();
-    profile.templates = digests();
-    profile.provenance = {{"date", utc_now()},
-                          {"command", options_.command_line},
-                          {"host_cpu", host_cpu()},
-                          {"driver", driver_text(device_)},
-                          {"turbotune", TURBOTUNE_VERSION}};
+Profile Sweep::empty_profile() const {
+    Profile profile = fresh_profile(device_, operations_of(items_), options_.command_line);
+    if (options_.shards > 1) profile.provenance["shard"] = fmt::format("{}/{}", options_.shard, options_.shards);
     return profile;
 }
 
 JournalHeader Sweep::journal_header() const {
-    return {TURBOTUNE_VERSION, device_.device_class.to_string(), compiler_of(device_).identity(), digests()};
+    const Profile profile = empty_profile();
+    return {TURBOTUNE_VERSION, device_.device_class.to_string(), profile.compiler, profile.templates};
 }
 
 int Sweep::threads() const {
     int jobs = options_.jobs > 0 ? options_.jobs : compile_jobs();
-    // Beside a GPU compiles go on while the worker measures, and it needs a core to launch from.
-    if (device_.kind == DeviceKind::cuda && options_.jobs <= 0) jobs = std::max(1, jobs - 1);
+    // Beside a GPU compiles go on while its worker measures, and that needs a core to launch from.
+    if (device_.kind == DeviceKind::cuda && options_.jobs <= 0) jobs = std::max(1, jobs - int(devices_.size()));
     return jobs;
+}
+
+int Sweep::interrupts() const {
+    const int count = interrupts_ ? interrupts_->load() : 0;
+    return broken_ ? std::max(1, count) : count;
 }
 
 double Sweep::eta_s() const {
@@ -152,9 +171,11 @@ double Sweep::eta_s() const {
     return elapsed_s() / settled_ * std::max(0, left);
 }
 
-void Sweep::tell(SweepEvent event) {
-    event.workload_index = int(current_) + 1;
+void Sweep::tell(const Lane& lane, SweepEvent event) {
+    const std::lock_guard lock(mutex_);
+    event.workload_index = int(lane.current) + 1;
     event.workload_count = int(items_.size());
+    event.device = device_argument(lane.device);
     if (event.kind == SweepEvent::Kind::measured || event.kind == SweepEvent::Kind::rejected) ++settled_;
     event.eta_s = eta_s();
     // The memory plan is told first of all, and again whenever it is another.
@@ -165,18 +186,19 @@ void Sweep::tell(SweepEvent event) {
     if (listener_) listener_(event);
 }
 
-void Sweep::tell_item(SweepEvent::Kind kind, const Workload& workload, const std::string& text) {
+void Sweep::tell_item(const Lane& lane, SweepEvent::Kind kind, const Workload& workload, const std::string& text) {
     SweepEvent event;
     event.kind = kind;
     event.workload = workload;
     event.text = text;
-    tell(std::move(event));
+    tell(lane, std::move(event));
 }
 
 void Sweep::tell_start() {
-    std::string text = fmt::format("{} on {} ({}), saved to {}",
+    const std::string several = devices_.size() > 1 ? fmt::format("{} x ", devices_.size()) : "";
+    std::string text = fmt::format("{} on {}{} ({}), saved to {}",
                                    items_.size() == 1 ? "1 workload" : fmt::format("{} workloads", items_.size()),
-                                   device_.name, device_.device_class.to_string(), file_.path());
+                                   several, device_.name, device_.device_class.to_string(), file_.path());
     if (!file_.previous().empty())
         text +=
             fmt::format("; the profile there is of another compiler or other templates: moved to {}", file_.previous());
@@ -184,65 +206,117 @@ void Sweep::tell_start() {
         text += fmt::format("; the journal there likewise: moved to {}", journal_.previous());
     if (journal_.damaged_lines() > 0)
         text += fmt::format("; {} damaged lines of the journal passed over", journal_.damaged_lines());
-    tell_item(SweepEvent::Kind::started, {}, text);
+    tell_item(*lanes_.front(), SweepEvent::Kind::started, {}, text);
 }
 
 // On a GPU the host is free while the worker measures. On the CPU device a compile beside it would be measured too.
-void Sweep::prefetch(std::size_t index) {
+void Sweep::prefetch(const Lane& lane, std::size_t index) {
     if (device_.kind == DeviceKind::cpu || index >= items_.size() || pending_[index] == 0 || !compiler_.useful())
         return;
-    compiler_.prefetch([this, item = items_[index]] {
+    compiler_.prefetch([this, item = items_[index], &device = lane.device] {
         std::vector<KernelSpec> specs;
-        for (const Config& config : list_candidates(item, device_, options_.query.preset).configs)
-            for (KernelSpec& spec : kernels_of(item, config, device_)) specs.push_back(std::move(spec));
+        for (const Config& config : list_candidates(item, device, options_.query.preset).configs)
+            for (KernelSpec& spec : kernels_of(item, config, device)) specs.push_back(std::move(spec));
         return specs;
     });
 }
 
-void Sweep::save(const TuningResult& result) {
-    if (result.l2_bytes > 0 && result.rotated_bytes / result.l2_bytes < least_rotation_) {
-        least_rotation_ = result.rotated_bytes / result.l2_bytes;
-        file_.provenance()["rotation"] = fmt::format("at least {:.0f} bytes rotated against {:.0f} bytes of L2",
-                                                     result.rotated_bytes, result.l2_bytes);
+void Sweep::save(const Lane& lane, const TuningResult& result) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (result.l2_bytes > 0 && result.rotated_bytes / result.l2_bytes < least_rotation_) {
+            least_rotation_ = result.rotated_bytes / result.l2_bytes;
+            file_.provenance()["rotation"] = fmt::format("at least {:.0f} bytes rotated against {:.0f} bytes of L2",
+                                                         result.rotated_bytes, result.l2_bytes);
+        }
+        file_.put(result.entry);
+        ++report_.measured;
     }
-    file_.put(result.entry);
-    tell_item(SweepEvent::Kind::saved, result.entry.workload, file_.path());
+    tell_item(lane, SweepEvent::Kind::saved, result.entry.workload, file_.path());
 }
 
-void Sweep::tune(std::size_t index) {
-    current_ = index;
+TuningResult Sweep::tune(Lane& lane, std::size_t index) {
+    lane.current = index;
     const SweepItem& item = items_[index];
-    CandidateList list = list_candidates(item, device_, options_.query.preset);
+    TuningResult nothing;
+    nothing.end = TuningEnd::nothing_to_measure;
+    CandidateList list = list_candidates(item, lane.device, options_.query.preset);
     if (!list.unavailable.empty()) {
+        tell_item(lane, SweepEvent::Kind::workload_skipped, item.workload, list.unavailable);
+        const std::lock_guard lock(mutex_);
         ++report_.skipped;
-        tell_item(SweepEvent::Kind::workload_skipped, item.workload, list.unavailable);
-        return;
+        return nothing;
     }
-    WorkloadTuner tuner(tools_, item, std::move(list), file_.find(item.workload));
+    std::optional<ProfileEntry> before;
+    {
+        const std::lock_guard lock(mutex_);
+        if (const ProfileEntry* entry = file_.find(item.workload)) before = *entry;
+    }
+    WorkloadTuner tuner(lane.tools, item, std::move(list), before ? &*before : nullptr);
     if (tuner.complete()) {
+        tell_item(lane, SweepEvent::Kind::workload_resumed, item.workload, "the profile holds it");
+        const std::lock_guard lock(mutex_);
         ++report_.resumed;
-        tell_item(SweepEvent::Kind::workload_resumed, item.workload, "the profile holds it");
+        return nothing;
+    }
+    tell_item(lane, SweepEvent::Kind::workload_started, item.workload, "");
+    prefetch(lane, queue_.next());
+    return tuner.run();
+}
+
+void Sweep::settle(Lane& lane, std::size_t index, const TuningResult& result) {
+    const Workload& workload = items_[index].workload;
+    {
+        const std::lock_guard lock(mutex_);
+        report_.candidates_measured += result.measured;
+        report_.candidates_rejected += result.rejected;
+        if (result.end == TuningEnd::interrupted) report_.interrupted = true;
+    }
+    if (result.end == TuningEnd::finished) save(lane, result);
+    // A device that cannot begin a workload may be at fault itself.
+    if (result.blocked && lanes_.size() > 1 && queue_.hand_over(index, lane.number)) {
+        ++lane.handed_over;
+        lane.last_handed_over = result.failure;
+        tell_item(lane, SweepEvent::Kind::workload_handed_over, workload, result.failure);
         return;
     }
-    tell_item(SweepEvent::Kind::workload_started, item.workload, "");
-    prefetch(index + 1);
-    TuningResult result = tuner.run();
-    report_.candidates_measured += result.measured;
-    report_.candidates_rejected += result.rejected;
-    switch (result.end) {
-        case TuningEnd::interrupted:
-            report_.interrupted = true;
-            break;
-        case TuningEnd::failed:
-            ++report_.failed;
-            report_.failures.push_back(item.workload.to_string() + ": " + result.failure);
-            tell_item(SweepEvent::Kind::workload_failed, item.workload, result.failure);
-            break;
-        case TuningEnd::finished:
-            ++report_.measured;
-            save(result);
-            break;
+    if (!result.blocked || lanes_.size() == 1) queue_.done();
+    if (result.end != TuningEnd::failed) return;
+    tell_item(lane, SweepEvent::Kind::workload_failed, workload, result.failure);
+    const std::lock_guard lock(mutex_);
+    ++report_.failed;
+    report_.failures.push_back(workload.to_string() + ": " + result.failure);
+}
+
+std::optional<std::size_t> Sweep::take(const Lane& lane) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (interrupts() >= 1 && queue_.anything_left()) report_.interrupted = true;
+        if (report_.interrupted || report_.out_of_time) queue_.stop();
     }
+    return queue_.take(lane.number);
+}
+
+// What a lane's thread does.
+void Sweep::serve(Lane& lane) {
+    try {
+        while (const std::optional<std::size_t> index = take(lane)) {
+            const TuningResult result = tune(lane, *index);
+            settle(lane, *index, result);
+            // Workloads that were only looked up do not end a sweep: run again and again, it gets to the end.
+            const bool worked = result.end != TuningEnd::nothing_to_measure;
+            const std::lock_guard lock(mutex_);
+            if (worked && options_.time_budget_s > 0 && elapsed_s() >= options_.time_budget_s &&
+                queue_.anything_left() && !report_.interrupted)
+                report_.out_of_time = true;
+        }
+    } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::current_exception();
+        broken_ = true;
+        queue_.stop();
+    }
+    lane.worker.close();
 }
 
 SweepReport Sweep::run() {
@@ -250,34 +324,33 @@ SweepReport Sweep::run() {
     report_.profile_path = file_.path();
     for (const SweepItem& item : items_) {
         CandidateList list = list_candidates(item, device_, options_.query.preset);
-        pending_.push_back(list.unavailable.empty()
-                               ? WorkloadTuner(tools_, item, std::move(list), file_.find(item.workload)).pending()
-                               : 0);
+        pending_.push_back(
+            list.unavailable.empty()
+                ? WorkloadTuner(lanes_.front()->tools, item, std::move(list), file_.find(item.workload)).pending()
+                : 0);
     }
     tell_start();
-    for (std::size_t index = 0; index < items_.size(); ++index) {
-        if (tools_.interrupts() >= 1) report_.interrupted = true;
-        if (report_.interrupted) break;
-        int before = report_.measured + report_.failed;
-        tune(index);
-        // Workloads that were only looked up do not end a sweep: run again and again, it gets to the end.
-        bool worked = report_.measured + report_.failed > before;
-        if (worked && options_.time_budget_s > 0 && elapsed_s() >= options_.time_budget_s &&
-            index + 1 < items_.size()) {
-            report_.out_of_time = true;
-            break;
-        }
+    std::vector<std::thread> threads;
+    for (std::size_t i = 1; i < lanes_.size(); ++i) threads.emplace_back([this, i] { serve(*lanes_[i]); });
+    serve(*lanes_.front());
+    for (std::thread& thread : threads) thread.join();
+    if (error_) std::rethrow_exception(error_);
+    for (const auto& lane : lanes_) {
+        report_.worker_restarts += lane->worker.restarts();
+        if (lane->handed_over > 0)
+            report_.failures.push_back(fmt::format("device {} could not begin {} workload{}, which others took: {}",
+                                                   device_argument(lane->device), lane->handed_over,
+                                                   lane->handed_over == 1 ? "" : "s", lane->last_handed_over));
     }
-    report_.worker_restarts = worker_.restarts();
-    worker_.close();
     report_.seconds = elapsed_s();
     return report_;
 }
 
 }  // namespace
 
-std::string default_profile_path(const DeviceInfo& device) {
-    return user_profile_directory() + "/" + device.device_class.to_string() + ".json";
+std::string default_profile_path(const DeviceInfo& device, int shard, int shards) {
+    const std::string share = shards > 1 ? fmt::format("-shard-{}-of-{}", shard, shards) : "";
+    return user_profile_directory() + "/" + device.device_class.to_string() + share + ".json";
 }
 
 SweepReport sweep(const SweepOptions& options, const SweepListener& listener, const std::atomic<int>* interrupts,

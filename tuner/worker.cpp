@@ -1,6 +1,8 @@
 // The worker process. Requests, one JSON object a line:
 //   {"do":"hello","store":{...}}                            -> {"ok":true}
-//   {"do":"open","operation":..,"workload":{..},"seed":N}   -> {"ok":true,"memory":"..",...}
+//   {"do":"open","operation":..,"workload":{..},"seed":N,"timing":B}
+//                                                           -> {"ok":true,"memory":"..",...}
+//   {"do":"check","config":{..}}                            -> {"ok":true,"outcome":{..}}
 //   {"do":"measure","config":{..},"samples":N}              -> {"ok":true,"outcome":{..}}
 //   {"do":"round","configs":[{"config":{..}}],"samples":N}  -> {"ok":true,"samples":[[..]]}
 // A failure is {"ok":false,"reason":..,"detail":..}, with "index" in a round, and "leaving":true when the device
@@ -115,6 +117,7 @@ class Worker {
     const Operation& find(const std::string& name) const;
     Json hello(JsonReader& request);
     Json open(JsonReader& request);
+    // Parity, and timing when `samples` are asked for.
     Json measure(const Config& config, int samples);
     Json round(JsonReader& request);
     TimingBench& bench();
@@ -177,6 +180,9 @@ Json Worker::open(JsonReader& request) {
     }
     announce(index);
     timing_case_ = operation_->timing_case(workload_, device.info(), seed + 1);
+    if (!request.boolean("timing"))
+        return Json{
+            {"ok", true}, {"memory", ""}, {"rotated_bytes", 0.0}, {"l2_bytes", 0.0}, {"reference_ms", reference_ms}};
     const MemoryPlan& memory = bench().memory();
     return Json{{"ok", true},
                 {"memory", memory.to_string()},
@@ -220,6 +226,8 @@ Json Worker::measure(const Config& config, int samples) {
     outcome.registers = figures.registers;
     outcome.local_bytes = figures.local_bytes;
     outcome.shared_bytes = figures.shared_bytes;
+    outcome.latency.samples = 1;  // of nothing: the form of an outcome wants one
+    if (samples == 0) return Json{{"ok", true}, {"outcome", outcome_to_json(outcome)}};
     bench().add(config);
     // Slow executions vary less from one to the next, and a first timing only sorts out what is hopeless.
     constexpr double kFirstTimingMs = 1000;
@@ -246,6 +254,7 @@ Json Worker::answer(JsonReader& request) {
     std::string what = request.text("do");
     if (what == "hello") return hello(request);
     if (what == "open") return open(request);
+    if (what == "check") return measure(request.fields("config"), 0);
     if (what == "measure") return measure(request.fields("config"), int(request.integer("samples", 1, 1 << 20)));
     if (what == "round") return round(request);
     throw InvalidArgument("do", "\"" + what + "\" is no request");

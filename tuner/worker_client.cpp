@@ -72,8 +72,11 @@ bool WorkerClient::ready(std::string* why) {
         greeted_ = true;
     }
     if (opened_) return true;
-    Json request{
-        {"do", "open"}, {"operation", workload_.operation}, {"workload", to_json(workload_.fields)}, {"seed", seed_}};
+    Json request{{"do", "open"},
+                 {"operation", workload_.operation},
+                 {"workload", to_json(workload_.fields)},
+                 {"seed", seed_},
+                 {"timing", timing_}};
     Exchange exchange = ask(text_of(request), kOpenPatience * watchdog_seconds());
     if (exchange.died()) {
         *why = exchange.reason == "interrupted"
@@ -96,9 +99,10 @@ bool WorkerClient::ready(std::string* why) {
     return true;
 }
 
-OpenedWorkload WorkerClient::open(const Workload& workload, std::uint64_t seed) {
+OpenedWorkload WorkerClient::open(const Workload& workload, std::uint64_t seed, bool timing) {
     workload_ = workload;
     seed_ = seed;
+    timing_ = timing;
     opened_ = false;
     std::string why;
     if (!ready(&why)) {
@@ -110,6 +114,16 @@ OpenedWorkload WorkerClient::open(const Workload& workload, std::uint64_t seed) 
 }
 
 CandidateOutcome WorkerClient::measure(const Config& config, int samples) {
+    return ask_outcome(text_of(Json{{"do", "measure"}, {"config", to_json(config)}, {"samples", samples}}), config);
+}
+
+CandidateOutcome WorkerClient::check(const Config& config) {
+    CandidateOutcome outcome = ask_outcome(text_of(Json{{"do", "check"}, {"config", to_json(config)}}), config);
+    outcome.latency = {};
+    return outcome;
+}
+
+CandidateOutcome WorkerClient::ask_outcome(const std::string& request, const Config& config) {
     CandidateOutcome outcome;
     outcome.workload = workload_;
     outcome.config = config;
@@ -119,8 +133,7 @@ CandidateOutcome WorkerClient::measure(const Config& config, int samples) {
         outcome.detail = why;
         return outcome;
     }
-    Json request{{"do", "measure"}, {"config", to_json(config)}, {"samples", samples}};
-    Exchange exchange = ask(text_of(request), patience(0));
+    Exchange exchange = ask(request, patience(0));
     if (exchange.died()) {
         outcome.reason = exchange.reason;
         outcome.detail = exchange.detail;

@@ -33,10 +33,13 @@ class WorkerClient {
   public:
     WorkerClient(std::string program, std::string device, Store::Options store, const std::atomic<int>* interrupts);
 
-    OpenedWorkload open(const Workload& workload, std::uint64_t seed);
+    // Without `timing` only check() may follow.
+    OpenedWorkload open(const Workload& workload, std::uint64_t seed, bool timing = true);
     // Parity, then a first timing of `samples` samples. The reason is "interrupted" or "no_worker" when nothing was
     // learnt of the candidate.
     CandidateOutcome measure(const Config& config, int samples);
+    // Parity alone; the outcome's latency stays empty. Reasons as of measure().
+    CandidateOutcome check(const Config& config);
     RoundAnswer round(const std::vector<Config>& configs, int samples);
     void close();
 
@@ -47,6 +50,7 @@ class WorkerClient {
     Exchange ask(const std::string& request, double silence_s);
     // False with the reason when there is no worker that has the workload.
     bool ready(std::string* why);
+    CandidateOutcome ask_outcome(const std::string& request, const Config& config);
     double patience(double execution_ms) const;
 
     WorkerProcess process_;
@@ -55,6 +59,7 @@ class WorkerClient {
     bool greeted_ = false, opened_ = false;
     Workload workload_;
     std::uint64_t seed_ = 0;
+    bool timing_ = true;
     double reference_ms_ = 0;
     OpenedWorkload opened_as_;
 };

@@ -281,19 +281,25 @@ std::string WorkloadTuner::survey_failures() const {
 TuningResult WorkloadTuner::run() {
     auto end = [&](TuningEnd how, std::string failure = "") {
         result_.end = how;
+        result_.blocked = false;
         result_.failure = std::move(failure);
+        return result_;
+    };
+    auto blocked = [&](std::string failure) {
+        end(TuningEnd::failed, std::move(failure));
+        result_.blocked = true;
         return result_;
     };
     bool anything = !pending_.empty() || !entrants().empty();
     if (anything) {
         OpenedWorkload opened = tools_.worker.open(item_.workload, kDataSeed);
         if (opened.failure == "interrupted") return end(TuningEnd::interrupted);
-        if (!opened.failure.empty()) return end(TuningEnd::failed, opened.failure);
+        if (!opened.failure.empty()) return blocked(opened.failure);
         result_.rotated_bytes = opened.rotated_bytes;
         result_.l2_bytes = opened.l2_bytes;
         event(SweepEvent::Kind::started, nullptr, opened.memory);
         if (!compile_pending() || !measure_pending())
-            return end(result_.failure.empty() ? TuningEnd::interrupted : TuningEnd::failed, result_.failure);
+            return result_.failure.empty() ? end(TuningEnd::interrupted) : blocked(result_.failure);
     }
 
     field_ = entrants();
@@ -309,7 +315,7 @@ TuningResult WorkloadTuner::run() {
             candidates.push_back({known_[i].outcome.registers, known_[i].outcome.latency.median});
         search = search_fastest(*this, candidates);
         if (search.interrupted || tools_.interrupts() >= 2) return end(TuningEnd::interrupted);
-        if (!result_.failure.empty()) return end(TuningEnd::failed, result_.failure);
+        if (!result_.failure.empty()) return blocked(result_.failure);
         if (search.winner < 0) return end(TuningEnd::failed, survey_failures());
     }
     std::size_t winner = field_[std::size_t(search.winner)];

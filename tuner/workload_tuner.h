@@ -25,12 +25,13 @@ struct TuningTools {
     bool retest = false;
 };
 
-enum class TuningEnd { finished, failed, interrupted };
+enum class TuningEnd { finished, failed, interrupted, nothing_to_measure };
 
 struct TuningResult {
     TuningEnd end = TuningEnd::failed;
     ProfileEntry entry;              // when finished
     std::string failure;             // when failed
+    bool blocked = false;            // failed, and no candidate is to blame: there was no worker, or no test data
     int measured = 0, rejected = 0;  // candidates that were new
     double rotated_bytes = 0, l2_bytes = 0;
 };

@@ -124,7 +124,8 @@ TEST_CASE("The umbrella header includes every public header of the runtime but j
 }
 
 TEST_CASE("Scripts are executable", "[documents]") {
-    for (const char* script : {".ci/run", "tools/setup", "tools/quickstart", "tools/check", "tools/gpu_check"}) {
+    for (const char* script : {".ci/run", "tools/setup", "tools/quickstart", "tools/check", "tools/gpu_check",
+                               "tests/cluster/recipe", "tests/cluster/mpirun_sweep", "tests/cluster/slurm_sweep"}) {
         INFO(script);
         const auto permissions = std::filesystem::status(kRoot + '/' + script).permissions();
         CHECK((permissions & std::filesystem::perms::owner_exec) != std::filesystem::perms::none);

@@ -21,6 +21,8 @@ TEST_CASE("Help texts are the approved ones, teach by an example, and fit 100 co
     const std::vector<std::pair<std::string, std::vector<std::string>>> pages = {
         {"help", {}},
         {"help_inspect", {"inspect"}},
+        {"help_merge", {"merge"}},
+        {"help_retarget", {"retarget"}},
         {"help_validate", {"validate"}},
         {"help_devices", {"devices"}},
         {"help_cache", {"cache"}},

@@ -138,6 +138,8 @@ int run(int argc, const char* const* argv) {
     Action chosen;
     const Action tune = add_tune(app, join_command(argc, argv));
     add_inspect(app, chosen);
+    add_merge(app, chosen);
+    add_retarget(app, chosen, join_command(argc, argv));
     add_validate(app, chosen);
     add_devices(app, chosen);
     add_cache(app, chosen);

@@ -12,6 +12,8 @@ using Action = std::function<int()>;  // returns the exit code
 // Tuning has no name of its own: its options are those of `app`, and it runs when no subcommand is given.
 Action add_tune(CLI::App& app, const std::string& command_line);
 void add_inspect(CLI::App& app, Action& chosen);
+void add_merge(CLI::App& app, Action& chosen);
+void add_retarget(CLI::App& app, Action& chosen, const std::string& command_line);
 void add_validate(CLI::App& app, Action& chosen);
 void add_devices(CLI::App& app, Action& chosen);
 void add_cache(CLI::App& app, Action& chosen);

@@ -47,8 +47,13 @@ std::string row(const std::string& label, const std::string& text) {
     return out + wrap(text, kIndent) + '\n';
 }
 
+// "FILE", "IN..."
+std::string positional_name(const CLI::Option* option) {
+    return option->get_name(true) + (option->get_items_expected_max() > 1 ? "..." : "");
+}
+
 std::string label_of(const CLI::Option* option) {
-    if (option->get_positional()) return option->get_name(true);
+    if (option->get_positional()) return positional_name(option);
     std::string names;
     for (const std::string& name : option->get_snames()) names += fmt::format("{}-{}", names.empty() ? "" : ", ", name);
     for (const std::string& name : option->get_lnames())
@@ -67,7 +72,7 @@ std::string usage_of(const CLI::App* app) {
     usage += " [options]";
     for (const CLI::Option* option : app->get_options())
         if (option->get_positional())
-            usage += option->get_required() ? ' ' + option->get_name(true) : " [" + option->get_name(true) + ']';
+            usage += option->get_required() ? ' ' + positional_name(option) : " [" + positional_name(option) + ']';
     const bool has_commands =
         !app->get_subcommands([](const CLI::App* sub) { return !sub->get_group().empty(); }).empty();
     if (!has_commands) return usage + '\n';

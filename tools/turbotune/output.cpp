@@ -1,9 +1,11 @@
 #include "output.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 
@@ -169,6 +171,15 @@ std::string shell_word(const std::string& word) {
             out += c;
     }
     return out + '\'';
+}
+
+std::string this_program() {
+    char path[PATH_MAX];
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+    if (length <= 0)
+        throw Error(ErrorCode::invalid_argument,
+                    "/proc/self/exe: cannot tell which program this is; is /proc mounted?");
+    return {path, static_cast<std::size_t>(length)};
 }
 
 std::vector<std::string> split_list(const std::string& flag, const std::string& text) {

@@ -32,6 +32,9 @@ void flush_output();
 // As a shell takes it: quoted when it has to be.
 std::string shell_word(const std::string& word);
 
+// The path of the running program, whose `worker` subcommand a sweep starts. Throws Error.
+std::string this_program();
+
 // "a,b" -> {"a", "b"}; throws InvalidArgument naming the flag when an element is empty.
 std::vector<std::string> split_list(const std::string& flag, const std::string& text);
 

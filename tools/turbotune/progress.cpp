@@ -10,6 +10,8 @@ namespace turbotune::cli {
 namespace {
 
 bool is_terminal(std::FILE* stream) {
+    // mpirun gives each rank a terminal of its own and shows what they print in one.
+    if (std::getenv("OMPI_COMM_WORLD_RANK") != nullptr) return false;
     const char* term = std::getenv("TERM");
     return isatty(fileno(stream)) != 0 && (term == nullptr || std::strcmp(term, "dumb") != 0);
 }

@@ -6,10 +6,17 @@
 
 namespace turbotune::cli {
 
-SweepView::SweepView(std::FILE* stream, bool verbose) : progress_(stream), verbose_(verbose) {}
+SweepView::SweepView(std::FILE* stream, bool verbose, bool several_devices)
+    : progress_(stream), verbose_(verbose), several_devices_(several_devices) {}
+
+// "[3/84]", "[3/84 on 1]"
+std::string SweepView::place(const SweepEvent& event) const {
+    return fmt::format("[{}/{}{}]", event.workload_index, event.workload_count,
+                       several_devices_ ? " on " + event.device : "");
+}
 
 std::string SweepView::progress_text(const SweepEvent& event) const {
-    std::string text = fmt::format("[{}/{}]", event.workload_index, event.workload_count);
+    std::string text = place(event);
     if (event.candidate_count > 0)
         text += fmt::format(" candidate {}/{}", event.candidate_index, event.candidate_count);
     if (event.best_ms > 0) text += fmt::format(", best {} ms", milliseconds(event.best_ms));
@@ -19,13 +26,13 @@ std::string SweepView::progress_text(const SweepEvent& event) const {
 
 void SweepView::candidate(const SweepEvent& event, const char* verb) {
     if (!verbose_) return;
-    progress_.print(fmt::format("  {}/{} {}: {}", event.candidate_index, event.candidate_count, verb, event.text));
+    progress_.print(fmt::format("  {}{}/{} {}: {}", several_devices_ ? place(event) + ' ' : "", event.candidate_index,
+                                event.candidate_count, verb, event.text));
 }
 
 void SweepView::on(const SweepEvent& event) {
     using Kind = SweepEvent::Kind;
-    const std::string head =
-        fmt::format("[{}/{}] {}", event.workload_index, event.workload_count, event.workload.to_string());
+    const std::string head = fmt::format("{} {}", place(event), event.workload.to_string());
     switch (event.kind) {
         case Kind::started:
             progress_.print(event.text);
@@ -54,6 +61,9 @@ void SweepView::on(const SweepEvent& event) {
             break;
         case Kind::workload_failed:
             progress_.print(fmt::format("{}: failed: {}", head, event.text));
+            break;
+        case Kind::workload_handed_over:
+            progress_.print(fmt::format("{}: left to another device: {}", head, event.text));
             break;
         case Kind::saved:
             return;

@@ -12,16 +12,18 @@ namespace turbotune::cli {
 
 class SweepView {
   public:
-    SweepView(std::FILE* stream, bool verbose);
+    // With several devices each line says whose it is.
+    SweepView(std::FILE* stream, bool verbose, bool several_devices = false);
     void on(const SweepEvent& event);
     // Ends the progress line and tells why workloads were skipped, one line per reason.
     void finish();
 
   private:
+    std::string place(const SweepEvent& event) const;
     std::string progress_text(const SweepEvent& event) const;
     void candidate(const SweepEvent& event, const char* verb);
     Progress progress_;
-    bool verbose_;
+    bool verbose_, several_devices_;
     std::map<std::string, int> skipped_;  // reason -> workloads
 };
 

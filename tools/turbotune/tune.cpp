@@ -86,6 +86,8 @@ Json report_json(const SweepReport& report, const SweepOptions& options, const s
     Json out;
     out["preset"] = to_string(options.query.preset);
     out["device"] = device_json(open_device(options.device).info());
+    out["devices"] = report.devices;
+    out["shard"] = options.shards > 1 ? Json(fmt::format("{}/{}", options.shard, options.shards)) : Json(nullptr);
     out["profile"] = report.profile_path;
     out["workloads"] = report.workloads;
     out["measured"] = report.measured;
@@ -136,7 +138,8 @@ int tune(const TuneOptions& options, const std::string& command_line) {
     if (options.dry_run) return dry_run(options, sweep_options);
 
     std::FILE* const stream = options.json ? stderr : stdout;
-    SweepView view(stream, options.verbose);
+    SweepView view(stream, options.verbose, sweep_options.devices.size() > 1);
+    if (sweep_options.shards > 1) fmt::print(stream, "shard {}/{}\n", sweep_options.shard, sweep_options.shards);
     const Interrupts interrupts;
     const SweepReport report = sweep(
         sweep_options, [&](const SweepEvent& event) { view.on(event); }, interrupts.count());

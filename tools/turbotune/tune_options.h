@@ -2,16 +2,16 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <map>
 #include <string>
 
 #include "turbotune/tuner/sweep.h"
+#include "workload_options.h"
 
 namespace turbotune::cli {
 
 struct TuneOptions {
-    std::string preset = "standard", output, operations, device = "auto", shard;
-    std::map<std::string, std::string> axes;  // by flag: "--lengths" -> "128,512"
+    WorkloadOptions workloads;
+    std::string output, device, devices, shard;
     int jobs = 0;
     double time_budget_s = 0;
     bool retest = false, verbose = false, dry_run = false, json = false;

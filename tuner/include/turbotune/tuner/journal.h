@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,8 @@ class Journal {
     // and cause when it cannot be read.
     Journal(std::string path, JournalHeader header);
 
-    // The last outcome of the config, or nullptr.
+    // The last outcome of the config, or nullptr. Threads may share a journal as long as each asks and tells of
+    // workloads of its own.
     const CandidateOutcome* find(const Workload& workload, const Config& config) const;
 
     // Written and synced when it returns. Several processes may append to one journal. Throws StoreError; the file
@@ -66,6 +68,7 @@ class Journal {
     std::map<std::string, std::string> templates_on_file_;
     bool header_on_file_ = false;
     int damaged_lines_ = 0;
+    mutable std::mutex mutex_;
     std::map<std::string, CandidateOutcome> outcomes_;
 };
 

@@ -14,6 +14,7 @@ struct SweepOptions {
     WorkloadQuery query;
     std::vector<std::string> operations;  // empty: all
     std::string device = "auto";          // "auto", "cpu" or an ordinal
+    std::vector<std::string> devices;     // instead of `device`: several of one class, one worker each
     std::string output;                   // profile path; empty: default_profile_path()
     int jobs = 0;                         // compile threads; 0: compile_jobs()
     double time_budget_s = 0;             // 0: none; else stop after the workload that passes it
@@ -30,7 +31,8 @@ struct PlannedWorkload {
     int filtered = 0;         // turned down by it
     std::string unavailable;  // why the workload cannot be tuned here; candidates is then 0
 };
-// What a sweep would do. Compiles and measures nothing; opens the device only to learn what it is.
+// What a sweep would do on its (first) device. Compiles and measures nothing; opens the device only to learn what it
+// is.
 std::vector<PlannedWorkload> plan_sweep(const SweepOptions& options,
                                         const std::vector<const Operation*>& known = operations());
 
@@ -38,23 +40,26 @@ struct SweepEvent {
     enum class Kind {
         started,  // text: where things are saved; before the first measurement, and when it changes, the memory plan
         workload_started,
-        workload_resumed,   // nothing to measure: the profile already holds it
-        workload_skipped,   // unavailable; text: why
-        compiled,           // candidate compiled ahead; text: from the compiler or the store, ms
-        rejected,           // text: reason and detail
-        measured,           // text: config, latency
-        workload_finished,  // text: winner
-        workload_failed,    // no candidate survived; text: why
-        saved,              // text: profile path
+        workload_resumed,      // nothing to measure: the profile already holds it
+        workload_skipped,      // unavailable; text: why
+        compiled,              // candidate compiled ahead; text: from the compiler or the store, ms
+        rejected,              // text: reason and detail
+        measured,              // text: config, latency
+        workload_finished,     // text: winner
+        workload_failed,       // no candidate survived; text: why
+        workload_handed_over,  // the device could not begin it, another one takes it; text: why
+        saved,                 // text: profile path
     };
     Kind kind;
     int workload_index = 0, workload_count = 0;  // 1-based
     int candidate_index = 0, candidate_count = 0;
     Workload workload;
+    std::string device;  // "cpu" or an ordinal: where the workload is measured
     std::string text;
     double best_ms = 0;  // 0: none yet
     double eta_s = -1;   // -1: not known yet
 };
+// Called by one thread at a time, not always the same one.
 using SweepListener = std::function<void(const SweepEvent&)>;
 
 struct SweepReport {
@@ -63,19 +68,22 @@ struct SweepReport {
     std::vector<std::string> failures;  // one line each
     bool interrupted = false, out_of_time = false;
     std::string profile_path;
+    std::vector<std::string> devices;  // "cpu" or ordinals
     double seconds = 0;
 };
 
 // `interrupts` counts Ctrl-C: 1 = finish the current measurement, save, return with interrupted; 2 = at once. Throws
-// InvalidArgument (bad query, foreign or broken profile at the output path), DeviceError (no usable device), and
-// Error when the profile cannot be written.
+// InvalidArgument (bad query, devices of different classes, foreign or broken profile at the output path), DeviceError
+// (no usable device), and Error when the profile cannot be written. Several devices take the workloads one by one, each
+// the next as soon as it is free, and write one profile.
 // `known` are the operations that exist; the worker program must know them too.
 SweepReport sweep(const SweepOptions& options, const SweepListener& listener,
                   const std::atomic<int>* interrupts = nullptr,
                   const std::vector<const Operation*>& known = operations());
 
-// user_profile_directory()/<device class>.json
-std::string default_profile_path(const DeviceInfo& device);
+// user_profile_directory()/<device class>.json; <device class>-shard-K-of-N.json for one of several shards, so that no
+// two of them write one file.
+std::string default_profile_path(const DeviceInfo& device, int shard = 1, int shards = 1);
 
 // The worker process: serves requests from standard input until it closes. Returns the exit code. `store` holds until
 // the parent names its own.
