@@ -4,6 +4,7 @@
 #include "turbotune/device/device.h"
 #include "turbotune/kernel/compiler.h"
 #include "turbotune/kernel/kernel_spec.h"
+#include "turbotune/ops/operation.h"
 #include "turbotune/profile/profile.h"
 
 using namespace turbotune;
@@ -69,6 +70,31 @@ TEST_CASE("inspect --json holds everything that the profile holds", "[cli]") {
     CHECK(first["measured"][0]["config"]["block_m"] == 32);
     CHECK(first["rejected"][0]["reason"] == "filtered");
     CHECK(first["registers"] == -1);
+}
+
+TEST_CASE("inspect tells which winners the runtime here would refuse", "[cli]") {
+    const TempDir home;
+    const std::string path = home / "mine.json";
+    const Operation& operation = find_operation(kOperation);
+    const DeviceInfo& cpu = open_device("cpu").info();
+    Profile profile = own_profile();
+    for (ProfileEntry& each : profile.entries) {
+        const std::int64_t length = each.workload.fields.integer("length") == 64 ? 64 : 768;
+        each.workload =
+            operation.workloads({Preset::quick, {{"pass", {"inference"}}, {"length", {std::to_string(length)}}}})[0];
+        each.config = operation.heuristic(each.workload, cpu);
+    }
+    profile.entries[1].config.set("block_m", 63);
+    save_profile(profile, path);
+    const Json seen = inspect(home, {path});
+    CHECK(seen["entries"][0]["refused"] == "");
+    CHECK(seen["entries"][1]["refused"].get<std::string>().find("block_m") != std::string::npos);
+    const Outcome text = run_turbotune(home, {"inspect", path});
+    CHECK(text.exit_code == 0);
+    CHECK(text.out.find("refused here, the heuristic serves instead: " + profile.entries[1].workload.to_string()) !=
+          std::string::npos);
+    CHECK(text.out.find("refused here, the heuristic serves instead: " + profile.entries[0].workload.to_string()) ==
+          std::string::npos);
 }
 
 TEST_CASE("inspect grades a profile with one line per difference", "[cli]") {

@@ -58,6 +58,15 @@ Compatibility grade(const Profile& profile, const DeviceInfo& device) {
     return worst;
 }
 
+// Why the runtime would pass the entry's config over on this device; empty when it would take it.
+std::string refusal(const ProfileEntry& entry, const DeviceInfo& device) {
+    try {
+        return find_operation(entry.workload.operation).filter(entry.workload, entry.config, device).reason;
+    } catch (const Error& error) {
+        return error.what();
+    }
+}
+
 // Every word of the filter must occur in the workload's text.
 bool matches(const Workload& workload, const std::string& filter) {
     const std::string text = ' ' + workload.to_string() + ' ';
@@ -139,7 +148,12 @@ Json profile_json(const std::string& path, const Profile& profile, const std::ve
     out["templates"] = profile.templates;
     out["provenance"] = profile.provenance;
     out["entries"] = Json::array();
-    for (const ProfileEntry& entry : entries) out["entries"].push_back(entry_json(entry));
+    const bool judged = compatibility.grade != Grade::incompatible;
+    for (const ProfileEntry& entry : entries) {
+        Json each = entry_json(entry);
+        each["refused"] = judged ? Json(refusal(entry, device)) : Json(nullptr);
+        out["entries"].push_back(each);
+    }
     return out;
 }
 
@@ -166,6 +180,10 @@ void print_text(const std::string& path, const Profile& profile, const std::vect
     for (const std::string& difference : compatibility.differences) line("", "- " + difference);
     line("rejected", rejected_text(entries));
     fmt::print("\n{}", entries.empty() ? "no entries\n" : winners_text(entries, entries.size()));
+    if (compatibility.grade == Grade::incompatible) return;
+    for (const ProfileEntry& entry : entries)
+        if (const std::string why = refusal(entry, device); !why.empty())
+            fmt::print("refused here, the heuristic serves instead: {}: {}\n", entry.workload.to_string(), why);
 }
 
 int inspect(InspectOptions options) {
