@@ -199,11 +199,13 @@ TimingBench::TimingBench(Runtime& runtime, const Operation& operation, const Tes
     State& s = *state_;
     s.device.make_current();
     s.problem = test_case.problem;
-    s.memory = plan_memory(test_case, s.device.info(), limit_bytes);
+    TestCase whole = test_case;
+    produce_inputs(runtime, operation, whole);
+    s.memory = plan_memory(whole, s.device.info(), limit_bytes);
     s.stream = s.device.create_stream();
     s.timer = s.device.create_timer();
     s.allocate();
-    s.fill(test_case);
+    s.fill(whole);
 }
 
 TimingBench::~TimingBench() = default;

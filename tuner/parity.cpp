@@ -247,6 +247,7 @@ ParityChecker::ParityChecker(Runtime& runtime, const Operation& operation, TestC
     State& s = *state_;
     s.device.make_current();
     s.stream = s.device.create_stream();
+    produce_inputs(runtime, operation, s.test_case);
     for (const auto& [name, tensor] : s.test_case.inputs)
         s.inputs.emplace(name, GuardedBuffer(s.device, tensor.data.size()));
     for (const TensorSpec& spec : s.test_case.outputs) {

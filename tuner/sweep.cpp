@@ -106,6 +106,7 @@ class Sweep {
     std::optional<std::size_t> take(const Lane& lane);
     TuningResult tune(Lane& lane, std::size_t item);
     void settle(Lane& lane, std::size_t item, const TuningResult& result);
+    std::optional<ProfileEntry> shared_entry(const Lane& lane, const SweepItem& item);
     void save(const Lane& lane, const TuningResult& result);
 
     const SweepOptions& options_;
@@ -126,6 +127,7 @@ class Sweep {
 
     std::mutex mutex_;  // of what follows, of file_ and of the listener
     SweepReport report_;
+    std::vector<Workload> saved_;  // in this sweep
     std::exception_ptr error_;
     int settled_ = 0;
     double least_rotation_ = INFINITY;
@@ -230,9 +232,30 @@ void Sweep::save(const Lane& lane, const TuningResult& result) {
                                                          result.rotated_bytes, result.l2_bytes);
         }
         file_.put(result.entry);
+        saved_.push_back(result.entry.workload);
         ++report_.measured;
     }
     tell_item(lane, SweepEvent::Kind::saved, result.entry.workload, file_.path());
+}
+
+// The entry of the workload that has the same kernels, when it covers every candidate; with --retest only if this sweep
+// has measured it.
+std::optional<ProfileEntry> Sweep::shared_entry(const Lane& lane, const SweepItem& item) {
+    const std::optional<Workload> other = item.operation->shared_winner(item.workload);
+    if (!other) return std::nullopt;
+    ProfileEntry entry;
+    {
+        const std::lock_guard lock(mutex_);
+        const ProfileEntry* found = file_.find(*other);
+        const bool fresh = std::find(saved_.begin(), saved_.end(), *other) != saved_.end();
+        if (!found || (options_.retest && !fresh)) return std::nullopt;
+        entry = *found;
+    }
+    const SweepItem twin{item.operation, *other};
+    TuningTools tools = lane.tools;
+    tools.retest = false;
+    CandidateList list = list_candidates(twin, lane.device, options_.query.preset);
+    return WorkloadTuner(tools, twin, std::move(list), &entry).complete() ? std::optional(entry) : std::nullopt;
 }
 
 TuningResult Sweep::tune(Lane& lane, std::size_t index) {
@@ -257,6 +280,14 @@ TuningResult Sweep::tune(Lane& lane, std::size_t index) {
         tell_item(lane, SweepEvent::Kind::workload_resumed, item.workload, "the profile holds it");
         const std::lock_guard lock(mutex_);
         ++report_.resumed;
+        return nothing;
+    }
+    if (std::optional<ProfileEntry> shared = shared_entry(lane, item)) {
+        tell_item(lane, SweepEvent::Kind::workload_finished, item.workload,
+                  fmt::format("{:.4g} ms, measured with {}", shared->latency.median, shared->workload.to_string()));
+        nothing.end = TuningEnd::finished;
+        nothing.entry = std::move(*shared);
+        nothing.entry.workload = item.workload;
         return nothing;
     }
     tell_item(lane, SweepEvent::Kind::workload_started, item.workload, "");
@@ -322,7 +353,14 @@ void Sweep::serve(Lane& lane) {
 SweepReport Sweep::run() {
     report_.workloads = int(items_.size());
     report_.profile_path = file_.path();
+    std::vector<Workload> counted;
     for (const SweepItem& item : items_) {
+        const std::optional<Workload> other = item.operation->shared_winner(item.workload);
+        if (other && std::find(counted.begin(), counted.end(), *other) != counted.end()) {
+            pending_.push_back(0);
+            continue;
+        }
+        counted.push_back(item.workload);
         CandidateList list = list_candidates(item, device_, options_.query.preset);
         pending_.push_back(
             list.unavailable.empty()

@@ -252,7 +252,9 @@ Selection contest(Runtime& runtime, const Operation& operation, const Workload& 
                   const std::vector<Config>& configs, double budget_ms) {
     Device& device = runtime.device();
     device.make_current();
-    TimingData data(device, operation.timing_case(workload, device.info(), 1));
+    TestCase timing = operation.timing_case(workload, device.info(), 1);
+    produce_inputs(runtime, operation, timing);
+    TimingData data(device, timing);
     const Stopwatch watch;
     Contest contest(runtime, operation, data);
     for (const Config& config : configs) {

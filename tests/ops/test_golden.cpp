@@ -38,11 +38,13 @@ TEST_CASE("the CPU device meets the golden values in every dtype", "[golden][slo
     for (const std::string& path : files) {
         std::vector<std::pair<std::string, std::string>> skipped;
         const std::vector<TestCase> cases = operation.golden_cases(read_safetensors(path), &skipped);
-        REQUIRE(cases.size() == 3);
+        REQUIRE(cases.size() == 9);  // three passes, three dtypes
         for (const TestCase& test_case : cases) {
+            if (test_case.problem.text("pass") == "backward") continue;
             INFO(path << " " << test_case.label);
             const NamedTensors outputs = run_case(runtime, operation, test_case);
-            CHECK(largest_error(outputs.at("out"), test_case.expected.at("out")) <= test_case.tolerance);
+            for (const auto& [name, expected] : test_case.expected)
+                CHECK(largest_error(outputs.at(name), expected) <= test_case.tolerance);
         }
     }
 }

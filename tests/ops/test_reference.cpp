@@ -1,5 +1,7 @@
 #include "reference.h"
 
+#include "cases.h"
+
 #include <filesystem>
 
 #include "attention_testing.h"
@@ -17,11 +19,72 @@ TEST_CASE("the float64 reference agrees with the golden values to their fp32 rou
         const TestCase golden =
             disentangled_attention::operation().golden_cases(read_safetensors(entry.path().string()), nullptr).front();
         const NamedTensors outputs = disentangled_attention::forward_reference(
-            disentangled_attention::Problem::from_fields(golden.problem), golden.inputs);
+            disentangled_attention::Problem::from_fields(golden.problem), golden.inputs, 0, 0);
         INFO(entry.path().filename());
         CHECK(largest_error(outputs.at("out"), golden.expected.at("out")) < 3e-7);
     }
     CHECK(files == 10);
+}
+
+TEST_CASE("the float64 gradients agree with the golden values to their fp32 rounding", "[reference]") {
+    int files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(TURBOTUNE_TEST_DATA)) {
+        if (entry.path().filename().string().rfind("da_", 0) != 0) continue;
+        for (const TestCase& golden :
+             disentangled_attention::operation().golden_cases(read_safetensors(entry.path().string()), nullptr)) {
+            if (golden.problem.text("pass") != "backward" || golden.problem.text("dtype") != "f32") continue;
+            ++files;
+            const NamedTensors gradients = disentangled_attention::backward_reference(
+                disentangled_attention::Problem::from_fields(golden.problem), golden.inputs, 0, 0);
+            for (const auto& [name, expected] : golden.expected) {
+                INFO(entry.path().filename() << " " << name);
+                CHECK(largest_error(gradients.at(name), expected) < 1e-6);
+            }
+        }
+    }
+    CHECK(files == 10);
+}
+
+TEST_CASE("the float64 gradients are the slopes of the float64 output, with mask and dropout", "[reference]") {
+    disentangled_attention::Problem problem;
+    problem.pass = disentangled_attention::Pass::backward;
+    problem.batch = 2;
+    problem.length = 21;
+    problem.head_dim = 32;
+    problem.mask = true;
+    problem.dropout = 0.25f;
+    problem.position_buckets = 8;
+    problem.max_relative_positions = 12;
+    problem.dtype = DType::f32;
+    NamedTensors inputs =
+        disentangled_attention::random_inputs(problem, disentangled_attention::MaskPattern::holes, {}, 3);
+    for (auto& [name, tensor] : inputs)
+        if (name != "mask") tensor = tensor.to(DType::f64);
+    constexpr std::uint64_t kSeed = 11, kOffset = 4;
+    const NamedTensors gradients = disentangled_attention::backward_reference(problem, inputs, kSeed, kOffset);
+    auto loss = [&] {
+        const HostTensor out = disentangled_attention::forward_reference(problem, inputs, kSeed, kOffset).at("out");
+        double sum = 0;
+        for (std::int64_t i = 0; i < out.size(); ++i) sum += out.at(i) * inputs.at("dout").at(i);
+        return sum;
+    };
+    const std::pair<const char*, const char*> pairs[] = {{"q", "dq"},
+                                                         {"k", "dk"},
+                                                         {"v", "dv"},
+                                                         {"position_key", "d_position_key"},
+                                                         {"position_query", "d_position_query"}};
+    for (const auto& [input, gradient] : pairs)
+        for (std::int64_t at = 5; at < inputs.at(input).size(); at += inputs.at(input).size() / 7) {
+            constexpr double kStep = 1e-5;
+            const double value = inputs.at(input).at(at);
+            inputs.at(input).set(at, value + kStep);
+            const double above = loss();
+            inputs.at(input).set(at, value - kStep);
+            const double below = loss();
+            inputs.at(input).set(at, value);
+            INFO(input << " " << at);
+            CHECK(gradients.at(gradient).at(at) == Approx((above - below) / (2 * kStep)).margin(1e-7));
+        }
 }
 
 TEST_CASE("the reference gives hidden queries the mean of the values and a uniform lse", "[reference]") {
@@ -41,7 +104,7 @@ TEST_CASE("the reference gives hidden queries the mean of the values and a unifo
     inputs["position_key"] = inputs["position_query"] = HostTensor(DType::f32, {8, 64});
     inputs["mask"] = HostTensor(DType::u8, {1, 6});
     for (int j : {0, 1, 4}) inputs["mask"].set(j, 1);
-    const NamedTensors outputs = disentangled_attention::forward_reference(problem, inputs);
+    const NamedTensors outputs = disentangled_attention::forward_reference(problem, inputs, 0, 0);
     for (int i : {2, 3, 5})
         for (int d = 0; d < 64; ++d) {
             double mean = 0;

@@ -22,6 +22,7 @@
 #include "turbotune/kernel/loaded_kernel.h"
 #include "turbotune/kernel/store.h"
 #include "turbotune/ops/disentangled_attention/attention.h"
+#include "turbotune/ops/disentangled_attention/dropout.h"
 #include "turbotune/ops/disentangled_attention/problem.h"
 #include "turbotune/ops/operation.h"
 #include "turbotune/ops/runtime.h"

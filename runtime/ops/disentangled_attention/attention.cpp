@@ -2,10 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-
-#include "disentangled_attention/params.h"
+#include "arguments.h"
 #include "tier.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/log.h"
@@ -53,42 +50,6 @@ struct PreparedLaunch {
     LaunchShape shape;
 };
 
-Strides dense_rows(const Problem& problem, const Strides& given) {
-    if (!given.defaulted()) return given;
-    const std::int64_t row = std::int64_t{problem.heads} * problem.head_dim;
-    return {row * problem.length, row, problem.head_dim};
-}
-
-ForwardParams constant_parameters(Runtime& runtime, const Problem& problem) {
-    ForwardParams params{};
-    auto set = [](const Strides& strides, long long& batch, long long& row, long long& head) {
-        batch = strides.batch;
-        row = strides.row;
-        head = strides.head;
-    };
-    set(dense_rows(problem, problem.q), params.q_batch, params.q_row, params.q_head);
-    set(dense_rows(problem, problem.k), params.k_batch, params.k_row, params.k_head);
-    set(dense_rows(problem, problem.v), params.v_batch, params.v_row, params.v_head);
-    set(dense_rows(problem, problem.out), params.out_batch, params.out_row, params.out_head);
-    long long unused = 0;
-    set(dense_rows(problem, problem.position_key), unused, params.position_key_row, params.position_key_head);
-    set(dense_rows(problem, problem.position_query), unused, params.position_query_row, params.position_query_head);
-    params.mask_batch = problem.mask_batch_stride ? problem.mask_batch_stride : problem.length;
-    params.tokens = problem.tokens;
-    params.batch = problem.batch;
-    params.heads = problem.heads;
-    params.length = problem.length;
-    if (problem.c2p || problem.p2c) {
-        const SlotTable table = make_slot_table(problem.position_buckets, problem.max_relative_positions);
-        params.slots =
-            static_cast<const int*>(runtime.constant(table.slots.data(), table.slots.size() * sizeof(std::int32_t)));
-        params.band = table.band;
-        params.span = problem.span();
-    }
-    params.scale_log2 = static_cast<float>(double(problem.scale()) * 1.4426950408889634);
-    return params;
-}
-
 Selection choose(Runtime& runtime, const Problem& problem, const Config* config, StreamHandle stream) {
     const Workload workload = workload_of(problem);
     if (!config) return runtime.select(operation(), workload, problem.to_fields(), stream);
@@ -119,7 +80,8 @@ struct AttentionPlan::State {
     Selection selection;
     Device* device = nullptr;
     std::vector<PreparedLaunch> launches;
-    ForwardParams params{};
+    ForwardParams forward{};
+    BackwardParams backward{};
     std::size_t workspace_bytes = 0;
     std::size_t alignment = 1;  // bytes, of every buffer of elements
 };
@@ -159,7 +121,12 @@ AttentionPlan AttentionPlan::create(Runtime& runtime, const Problem& problem, co
         state->launches = prepare(runtime, problem, state->selection.config);
     }
     const Tier& tier = find_tier(state->selection.config.text("tier"));
-    state->params = constant_parameters(runtime, problem);
+    if (problem.pass == Pass::backward) {
+        state->backward = backward_arguments(runtime, problem);
+        tier.fill(problem, state->selection.config, state->backward);
+    } else {
+        state->forward = forward_arguments(runtime, problem);
+    }
     state->workspace_bytes = tier.workspace_bytes(problem, state->selection.config);
     // GPU kernels load rows 16 bytes at a time.
     state->alignment = device.info().kind == DeviceKind::cuda ? 16 : size_of(problem.dtype);
@@ -184,39 +151,21 @@ std::vector<KernelMetadata> AttentionPlan::kernels() const {
 
 void AttentionPlan::execute(const Buffers& buffers, StreamHandle stream) const {
     const Problem& problem = state_->problem;
-    auto check = [&](const char* name, const void* pointer, std::size_t alignment) {
-        if (!pointer) throw InvalidArgument(name, "is null");
-        if (reinterpret_cast<std::uintptr_t>(pointer) % alignment)
-            throw InvalidArgument(name, fmt::format("must be aligned to {} bytes", alignment));
-    };
-    if (problem.layout == Layout::packed && problem.tokens == 0) return;  // empty tensors have no address
-    const std::size_t alignment = state_->alignment;
-    check("q", buffers.q, alignment);
-    check("k", buffers.k, alignment);
-    check("v", buffers.v, alignment);
-    check("out", buffers.out, alignment);
-    if (problem.c2p) check("position_key", buffers.position_key, alignment);
-    if (problem.p2c) check("position_query", buffers.position_query, alignment);
-    if (problem.mask) check("mask", buffers.mask, 1);
-    if (problem.layout == Layout::packed) check("cu_seqlens", buffers.cu_seqlens, 4);
-    if (problem.layout == Layout::packed && state_->device->info().kind == DeviceKind::cpu)
-        check_boundaries(problem, buffers.cu_seqlens);
-    if (problem.pass == Pass::training_forward) check("lse", buffers.lse, 4);
-    if (state_->workspace_bytes) check("workspace", buffers.workspace, 16);
-    ForwardParams params = state_->params;
-    params.q = buffers.q;
-    params.k = buffers.k;
-    params.v = buffers.v;
-    params.position_key = buffers.position_key;
-    params.position_query = buffers.position_query;
-    params.mask = buffers.mask;
-    params.cu_seqlens = buffers.cu_seqlens;
-    params.out = buffers.out;
-    params.lse = buffers.lse;
-    params.workspace = buffers.workspace;
+    const bool packed = problem.layout == Layout::packed;
+    const bool backward = problem.pass == Pass::backward;
+    if (packed && problem.tokens == 0 && !backward) return;  // empty tensors have no address
+    check_buffers(problem, buffers, state_->alignment, state_->workspace_bytes);
+    if (packed && state_->device->info().kind == DeviceKind::cpu) check_boundaries(problem, buffers.cu_seqlens);
     const CurrentContext current(*state_->device);
-    void* arguments[] = {&params};
-    for (const PreparedLaunch& launch : state_->launches) launch.kernel->launch(launch.shape, arguments, stream);
+    auto launch_all = [&](auto params) {
+        set_buffers(params, problem, buffers);
+        void* arguments[] = {&params};
+        for (const PreparedLaunch& launch : state_->launches) launch.kernel->launch(launch.shape, arguments, stream);
+    };
+    if (backward)
+        launch_all(state_->backward);
+    else
+        launch_all(state_->forward);
 }
 
 }  // namespace turbotune::disentangled_attention

@@ -80,22 +80,6 @@ void fill_mask(std::uint8_t* keep, int length, MaskPattern pattern, Random& rand
     }
 }
 
-std::vector<TensorSpec> output_specs(const Problem& problem) {
-    const std::int64_t width = std::int64_t{problem.heads} * problem.head_dim;
-    std::vector<TensorSpec> outputs;
-    if (problem.layout == Layout::packed)
-        outputs.push_back({"out", problem.dtype, {problem.tokens, width}});
-    else
-        outputs.push_back({"out", problem.dtype, {problem.batch, problem.length, width}});
-    if (problem.pass == Pass::training_forward) {
-        if (problem.layout == Layout::packed)
-            outputs.push_back({"lse", DType::f32, {problem.heads, problem.tokens}});
-        else
-            outputs.push_back({"lse", DType::f32, {problem.batch, problem.heads, problem.length}});
-    }
-    return outputs;
-}
-
 // Lengths of the sequences of a packed problem that has the given longest one.
 std::vector<int> packed_lengths(int sequences, int longest, Random& random) {
     std::vector<int> lengths;
@@ -154,6 +138,34 @@ const char* to_string(MaskPattern pattern) {
     return kNames[static_cast<int>(pattern)];
 }
 
+std::vector<TensorSpec> output_specs(const Problem& problem) {
+    const std::int64_t width = std::int64_t{problem.heads} * problem.head_dim;
+    const bool packed = problem.layout == Layout::packed;
+    using Shape = std::vector<std::int64_t>;
+    const Shape rows = packed ? Shape{problem.tokens, width} : Shape{problem.batch, problem.length, width};
+    const Shape table = {2 * std::int64_t{problem.span()}, width};
+    std::vector<TensorSpec> outputs;
+    if (problem.pass == Pass::backward) {
+        for (const char* name : {"dq", "dk", "dv"}) outputs.push_back({name, problem.dtype, rows});
+        if (problem.c2p) outputs.push_back({"d_position_key", problem.dtype, table});
+        if (problem.p2c) outputs.push_back({"d_position_query", problem.dtype, table});
+        return outputs;
+    }
+    outputs.push_back({"out", problem.dtype, rows});
+    if (problem.pass == Pass::training_forward)
+        outputs.push_back(
+            {"lse", DType::f32,
+             packed ? Shape{problem.heads, problem.tokens} : Shape{problem.batch, problem.heads, problem.length}});
+    return outputs;
+}
+
+NamedTensors add_forward_results(const Problem& problem, NamedTensors& inputs) {
+    NamedTensors forward = forward_reference(problem, inputs, kCaseDropoutSeed, kCaseDropoutOffset);
+    inputs["out"] = forward.at("out").to(problem.dtype);
+    inputs["lse"] = forward.at("lse").to(DType::f32);
+    return backward_reference(problem, inputs, kCaseDropoutSeed, kCaseDropoutOffset);
+}
+
 double tolerance_of(const Problem& problem) {
     if (problem.dtype != DType::f32) return 2e-2;
     return problem.math == Math::fast ? 5e-3 : 2e-4;
@@ -168,6 +180,7 @@ NamedTensors random_inputs(const Problem& problem, MaskPattern pattern, const st
                                                : std::vector<std::int64_t>{problem.batch, problem.length, width};
     NamedTensors inputs;
     for (const char* name : {"q", "k", "v"}) inputs[name] = random_tensor(rows, problem.dtype, random);
+    if (problem.pass == Pass::backward) inputs["dout"] = random_tensor(rows, problem.dtype, random);
     const std::vector<std::int64_t> table = {2 * std::int64_t{problem.span()}, width};
     if (problem.c2p) inputs["position_key"] = random_tensor(table, problem.dtype, random);
     if (problem.p2c) inputs["position_query"] = random_tensor(table, problem.dtype, random);
@@ -191,16 +204,26 @@ TestCase make_case(const Problem& problem, MaskPattern pattern, const std::vecto
     const std::string shape = problem.layout == Layout::packed
                                   ? fmt::format("packed={}", fmt::join(lengths, "+"))
                                   : fmt::format("B={} L={}", problem.batch, problem.length);
-    test_case.label = fmt::format("{} H={} D={} {}{} buckets={}/{} seed={}", shape, problem.heads, problem.head_dim,
+    test_case.label = fmt::format("{} H={} D={} {}{}{} buckets={}/{} seed={}", shape, problem.heads, problem.head_dim,
                                   turbotune::to_string(problem.dtype),
                                   problem.mask ? fmt::format(" mask={}", to_string(pattern)) : "",
+                                  problem.dropout > 0 ? fmt::format(" dropout={}", problem.dropout) : "",
                                   problem.position_buckets, problem.max_relative_positions, seed);
     test_case.problem = problem.to_fields();
     test_case.inputs = random_inputs(problem, pattern, lengths, seed);
     test_case.outputs = output_specs(problem);
     test_case.tolerance = tolerance_of(problem);
+    if (!with_reference && problem.pass == Pass::backward) {
+        Problem forward = problem;
+        forward.pass = Pass::training_forward;
+        test_case.producer = forward.to_fields();
+        test_case.produced = output_specs(forward);
+    }
     if (with_reference) {
-        NamedTensors expected = forward_reference(problem, test_case.inputs);
+        NamedTensors expected =
+            problem.pass == Pass::backward
+                ? add_forward_results(problem, test_case.inputs)
+                : forward_reference(problem, test_case.inputs, kCaseDropoutSeed, kCaseDropoutOffset);
         for (const TensorSpec& output : test_case.outputs) test_case.expected[output.name] = expected[output.name];
     }
     return test_case;

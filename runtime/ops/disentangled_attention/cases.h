@@ -6,6 +6,9 @@
 
 namespace turbotune::disentangled_attention {
 
+// Of every case with dropout.
+inline constexpr std::uint64_t kCaseDropoutSeed = 0x5eed0123456789abull, kCaseDropoutOffset = 7;
+
 std::vector<TestCase> make_parity_cases(const Workload& workload, const DeviceInfo& device, std::uint64_t seed);
 TestCase make_timing_case(const Workload& workload, const DeviceInfo& device, std::uint64_t seed);
 std::vector<TestCase> make_golden_cases(const SafetensorsFile& file,
@@ -14,7 +17,8 @@ std::vector<TestCase> make_golden_cases(const SafetensorsFile& file,
 enum class MaskPattern { none, right, left, holes, second_half, last_only, first_only, alternating, all_hidden };
 const char* to_string(MaskPattern pattern);
 
-// Random inputs of a problem: q, k, v, tables ~ N(0, 1). Packed: `lengths` are the sequences' (their sum is
+// Random inputs of a problem: q, k, v, tables, dout ~ N(0, 1). out and lse of the backward pass are not among them: they
+// come from the forward pass. Packed: `lengths` are the sequences' (their sum is
 // problem.tokens). The same seed gives the same data.
 NamedTensors random_inputs(const Problem& problem, MaskPattern pattern, const std::vector<int>& lengths,
                            std::uint64_t seed);
@@ -22,7 +26,14 @@ NamedTensors random_inputs(const Problem& problem, MaskPattern pattern, const st
 // 2e-4 strict fp32, 5e-3 tf32, 2e-2 half: largest error relative to the largest value.
 double tolerance_of(const Problem& problem);
 
-// A case of the problem with `expected` from the float64 reference when asked for.
+// The tensors that a problem writes.
+std::vector<TensorSpec> output_specs(const Problem& problem);
+// Adds out, in the problem's element type, and lse to the inputs of a backward problem, and gives its gradients, all
+// from the float64 reference.
+NamedTensors add_forward_results(const Problem& problem, NamedTensors& inputs);
+
+// A case of the problem with `expected` from the float64 reference when asked for. A backward case without it gets out
+// and lse from its producer.
 TestCase make_case(const Problem& problem, MaskPattern pattern, const std::vector<int>& lengths, std::uint64_t seed,
                    bool with_reference);
 

@@ -1,8 +1,9 @@
-// Golden files: in.q, in.k, in.v [B, L, H*D], in.pk, in.pq [2*span, H*D], in.keep [B, L]; out.o, and gradients. The
-// metadata entry `case` is JSON with the sizes.
+// Golden files: in.q, in.k, in.v, in.do [B, L, H*D], in.pk, in.pq [2*span, H*D], in.keep [B, L]; out.o, out.dq, out.dk,
+// out.dv, out.dpk, out.dpq like what they belong to. The metadata entry `case` is JSON with the sizes.
 #include <fmt/format.h>
 
 #include "cases.h"
+#include "reference.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/json.h"
 
@@ -57,28 +58,49 @@ std::vector<TestCase> make_golden_cases(const SafetensorsFile& file,
     const std::vector<std::int64_t> rows = {described.batch, described.length, width};
     const std::vector<std::int64_t> table = {2 * std::int64_t{described.span()}, width};
 
+    std::vector<Pass> passes = {Pass::inference, Pass::training_forward};
+    if (file.tensors.count("out.dq"))
+        passes.push_back(Pass::backward);
+    else if (skipped)
+        skipped->emplace_back("backward", "the file has no gradients");
+
     std::vector<TestCase> cases;
     for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-        TestCase test_case;
         Problem problem = described;
         problem.dtype = dtype;
         problem.mask = golden.has_mask;
         problem.validate();
-        for (const char* name : {"q", "k", "v"})
-            test_case.inputs[name] = tensor(file, std::string("in.") + name, rows).to(dtype);
-        if (problem.c2p) test_case.inputs["position_key"] = tensor(file, "in.pk", table).to(dtype);
-        if (problem.p2c) test_case.inputs["position_query"] = tensor(file, "in.pq", table).to(dtype);
-        if (problem.mask)
-            test_case.inputs["mask"] = tensor(file, "in.keep", {described.batch, described.length}).to(DType::u8);
-        test_case.label = fmt::format("B={} H={} L={} D={} {}", problem.batch, problem.heads, problem.length,
-                                      problem.head_dim, turbotune::to_string(dtype));
-        test_case.problem = problem.to_fields();
-        test_case.outputs = {{"out", dtype, rows}};
-        test_case.expected["out"] = tensor(file, "out.o", rows);
-        test_case.tolerance = tolerance_of(problem);
-        cases.push_back(std::move(test_case));
+        NamedTensors inputs;
+        for (const char* name : {"q", "k", "v"}) inputs[name] = tensor(file, std::string("in.") + name, rows).to(dtype);
+        if (problem.c2p) inputs["position_key"] = tensor(file, "in.pk", table).to(dtype);
+        if (problem.p2c) inputs["position_query"] = tensor(file, "in.pq", table).to(dtype);
+        if (problem.mask) inputs["mask"] = tensor(file, "in.keep", {described.batch, described.length}).to(DType::u8);
+        // The file has no lse: it is the float64 reference's, of these very inputs.
+        const NamedTensors forward = forward_reference(problem, inputs, 0, 0);
+        for (Pass pass : passes) {
+            TestCase test_case;
+            problem.pass = pass;
+            test_case.inputs = inputs;
+            test_case.label = fmt::format("{} B={} H={} L={} D={} {}", to_string(pass), problem.batch, problem.heads,
+                                          problem.length, problem.head_dim, turbotune::to_string(dtype));
+            test_case.problem = problem.to_fields();
+            test_case.outputs = output_specs(problem);
+            test_case.tolerance = tolerance_of(problem);
+            if (pass == Pass::backward) {
+                test_case.inputs["dout"] = tensor(file, "in.do", rows).to(dtype);
+                test_case.inputs["out"] = tensor(file, "out.o", rows).to(dtype);
+                test_case.inputs["lse"] = forward.at("lse").to(DType::f32);
+                for (const char* name : {"dq", "dk", "dv"})
+                    test_case.expected[name] = tensor(file, std::string("out.") + name, rows);
+                if (problem.c2p) test_case.expected["d_position_key"] = tensor(file, "out.dpk", table);
+                if (problem.p2c) test_case.expected["d_position_query"] = tensor(file, "out.dpq", table);
+            } else {
+                test_case.expected["out"] = tensor(file, "out.o", rows);
+                if (pass == Pass::training_forward) test_case.expected["lse"] = forward.at("lse");
+            }
+            cases.push_back(std::move(test_case));
+        }
     }
-    if (skipped && file.tensors.count("out.dq")) skipped->emplace_back("backward", "pass backward is not available");
     return cases;
 }
 

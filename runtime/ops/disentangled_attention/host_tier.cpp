@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "disentangled_attention/host_layout.h"
-#include "tier.h"
+#include "schedule.h"
 #include "turbotune/base/error.h"
 
 namespace turbotune::disentangled_attention {
@@ -76,17 +76,11 @@ class HostTier : public Tier {
     const char* name() const override { return "host"; }
 
     std::string refuse(const Workload& workload) const override {
-        const std::string& pass = workload.fields.text("pass");
-        if (pass != "inference") return fmt::format("pass {} is not available on the host tier", pass);
-        const std::string& layout = workload.fields.text("layout");
-        if (layout != "padded" && layout != "padded_masked" && layout != "packed")
-            return fmt::format("layout {} is not available on the host tier", layout);
+        const std::string why = refuse_unserved("host", workload, {});
+        if (!why.empty()) return why;
         const std::string& precision = workload.fields.text("precision");
         if (precision != "half" && precision != "fp32_strict")
             return fmt::format("precision {} is not available on the host tier", precision);
-        const std::int64_t head_dim = workload.fields.integer("head_dim");
-        if (head_dim != 32 && head_dim != 64 && head_dim != 128)
-            return fmt::format("head_dim {} is not available on the host tier: one of 32, 64, 128", head_dim);
         return "";
     }
 

@@ -80,7 +80,7 @@ class MmaTier : public Tier {
     const char* name() const override { return kMma; }
 
     std::string refuse(const Workload& workload) const override {
-        const std::string why = refuse_forward(kMma, workload);
+        const std::string why = refuse_unserved(kMma, workload, {});
         if (!why.empty()) return why;
         const std::string& precision = workload.fields.text("precision");
         return precision == "half" ? "" : fmt::format("precision {} is not available on the mma tier", precision);

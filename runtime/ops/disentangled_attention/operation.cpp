@@ -47,7 +47,17 @@ class GenericPlan : public Plan {
         if (problem.mask) buffers.mask = static_cast<const std::uint8_t*>(need("mask"));
         if (problem.layout == Layout::packed) buffers.cu_seqlens = static_cast<const std::int32_t*>(need("cu_seqlens"));
         buffers.out = need("out");
-        if (problem.pass == Pass::training_forward) buffers.lse = static_cast<float*>(need("lse"));
+        if (problem.pass != Pass::inference) buffers.lse = static_cast<float*>(need("lse"));
+        if (problem.pass == Pass::backward) {
+            buffers.dout = need("dout");
+            buffers.dq = need("dq");
+            buffers.dk = need("dk");
+            buffers.dv = need("dv");
+            if (problem.c2p) buffers.d_position_key = need("d_position_key");
+            if (problem.p2c) buffers.d_position_query = need("d_position_query");
+        }
+        buffers.dropout_seed = kCaseDropoutSeed;
+        buffers.dropout_offset = kCaseDropoutOffset;
         buffers.workspace = workspace;
         return std::make_unique<BoundAttention>(plan_, buffers);
     }
@@ -64,6 +74,10 @@ std::vector<const Tier*> tiers_of(const DeviceInfo& device) {
         for (const Tier* tier : {&mma_tier(), &simt_tier(), &host_tier()})
             if (name == tier->name()) tiers.push_back(tier);
     return tiers;
+}
+
+double rows_of(const Problem& problem) {
+    return problem.layout == Layout::packed ? double(problem.tokens) : double(problem.batch) * problem.length;
 }
 
 class DisentangledAttention : public Operation {
@@ -142,6 +156,10 @@ class DisentangledAttention : public Operation {
 
     std::vector<Workload> neighbours(const Workload& workload) const override { return workload_neighbours(workload); }
 
+    std::optional<Workload> shared_winner(const Workload& workload) const override {
+        return disentangled_attention::shared_winner(workload);
+    }
+
     Workload workload_of(const Fields& problem) const override {
         return disentangled_attention::workload_of(Problem::from_fields(problem));
     }
@@ -172,23 +190,26 @@ class DisentangledAttention : public Operation {
         return Config{{"tier", FieldValue(std::string("reference"))}};
     }
 
-    // Two products of L^2 D, and L (2 span) D for each position table (at most 2L - 1 distances are there).
+    // Forward: two products of L^2 D, and one of L (2 span) D for each position table (at most 2L - 1 distances are
+    // there). Backward: five and, for each table, three.
     double flops(const Fields& fields) const override {
         const Problem problem = Problem::from_fields(fields);
-        const double rows =
-            problem.layout == Layout::packed ? double(problem.tokens) : double(problem.batch) * problem.length;
         const double slots = std::min(2.0 * problem.span(), 2.0 * problem.length - 1);
-        return rows * problem.heads * problem.head_dim *
-               (4.0 * problem.length + 2.0 * slots * (int(problem.c2p) + int(problem.p2c)));
+        const double tables = int(problem.c2p) + int(problem.p2c);
+        const bool backward = problem.pass == Pass::backward;
+        return rows_of(problem) * problem.heads * problem.head_dim *
+               ((backward ? 10.0 : 4.0) * problem.length + (backward ? 6.0 : 2.0) * slots * tables);
     }
 
+    // Forward: q, k, v, out, the tables, the mask, lse. Backward: also dout and the gradients.
     double bytes(const Fields& fields) const override {
         const Problem problem = Problem::from_fields(fields);
-        const double rows =
-            problem.layout == Layout::packed ? double(problem.tokens) : double(problem.batch) * problem.length;
+        const double rows = rows_of(problem);
         const double width = double(problem.heads) * problem.head_dim * double(size_of(problem.dtype));
-        return 4 * rows * width + 2.0 * problem.span() * width * (int(problem.c2p) + int(problem.p2c)) +
-               (problem.mask ? rows : 0);
+        const double tables = int(problem.c2p) + int(problem.p2c);
+        const bool backward = problem.pass == Pass::backward;
+        return (backward ? 8 : 4) * rows * width + (backward ? 2 : 1) * 2.0 * problem.span() * width * tables +
+               (problem.mask ? rows : 0) + (problem.pass == Pass::inference ? 0 : 4 * rows * problem.heads);
     }
 
     std::vector<TestCase> golden_cases(const SafetensorsFile& file,

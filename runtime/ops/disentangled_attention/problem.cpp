@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
+#include <initializer_list>
 #include <limits>
 
 #include "turbotune/base/error.h"
@@ -13,7 +15,7 @@ namespace turbotune::disentangled_attention {
 
 namespace {
 
-constexpr std::array<const char*, 4> kPasses = {"inference", "training_forward", "backward_dq", "backward_dkdv"};
+constexpr std::array<const char*, 3> kPasses = {"inference", "training_forward", "backward"};
 
 void require_positive(const char* name, std::int64_t value) {
     if (value < 1) throw InvalidArgument(name, fmt::format("must be at least 1, got {}", value));
@@ -60,6 +62,14 @@ int small_integer(const Fields& fields, const char* name) {
     return static_cast<int>(value);
 }
 
+// Of the form that fmt gives a float, so that it comes back bit for bit.
+float probability(const std::string& text) {
+    char* end = nullptr;
+    const float value = std::strtof(text.c_str(), &end);
+    if (text.empty() || *end) throw InvalidArgument("dropout", fmt::format("\"{}\" is not a number", text));
+    return value;
+}
+
 }  // namespace
 
 std::string to_string(Pass pass) {
@@ -74,7 +84,7 @@ float Problem::scale() const {
 }
 
 void Problem::validate() const {
-    if (pass < Pass::inference || pass > Pass::backward_dkdv) throw InvalidArgument("pass", "is none of the passes");
+    if (pass < Pass::inference || pass > Pass::backward) throw InvalidArgument("pass", "is none of the passes");
     if (layout != Layout::padded && layout != Layout::packed)
         throw InvalidArgument("layout", "is neither padded nor packed");
     if (math != Math::strict && math != Math::fast) throw InvalidArgument("math", "is neither strict nor fast");
@@ -88,6 +98,9 @@ void Problem::validate() const {
         throw Unsupported(fmt::format("dtype must be f16, bf16 or f32, got {}", turbotune::to_string(dtype)));
     if (math == Math::fast && dtype != DType::f32)
         throw InvalidArgument("math", "fast applies to f32 only; half types always use tensor cores");
+    if (!(dropout >= 0 && dropout < 1))
+        throw InvalidArgument("dropout", fmt::format("must be at least 0 and below 1, got {}", dropout));
+    if (dropout > 0 && pass == Pass::inference) throw InvalidArgument("dropout", "inference drops nothing");
     if (c2p || p2c) {
         require_positive("max_relative_positions", max_relative_positions);
         if (position_buckets == 1)
@@ -116,19 +129,41 @@ void Problem::validate() const {
     if (batch > kMostBlocks || heads > kMostBlocks)
         throw Unsupported(fmt::format("batch and heads must be at most {}, got {} and {}", kMostBlocks, batch, heads));
 
-    require_strides("q", q);
-    require_strides("k", k);
-    require_strides("v", v);
-    require_strides("out", out);
-    require_strides("position_key", position_key);
-    require_strides("position_query", position_query);
+    struct Named {
+        const char* name;
+        const Strides& strides;
+    };
+    for (const Named& each : std::initializer_list<Named>{{"q", q},
+                                                          {"k", k},
+                                                          {"v", v},
+                                                          {"out", out},
+                                                          {"position_key", position_key},
+                                                          {"position_query", position_query},
+                                                          {"dout", dout},
+                                                          {"dq", dq},
+                                                          {"dk", dk},
+                                                          {"dv", dv},
+                                                          {"d_position_key", d_position_key},
+                                                          {"d_position_query", d_position_query}})
+        require_strides(each.name, each.strides);
     if (mask_batch_stride < 0) throw InvalidArgument("mask_batch_stride", "must not be negative");
-    if (!out.defaulted()) {
+    auto check_output = [&](const char* name, const Strides& strides) {
+        if (strides.defaulted()) return;
         const std::int64_t rows = layout == Layout::packed ? tokens : length;
-        std::vector<Axis> axes = {{head_dim, 1}, {rows, out.row}, {heads, out.head}};
-        if (layout == Layout::padded) axes.push_back({batch, out.batch});
-        require_distinct("out", axes);
-    }
+        std::vector<Axis> axes = {{head_dim, 1}, {rows, strides.row}, {heads, strides.head}};
+        if (layout == Layout::padded) axes.push_back({batch, strides.batch});
+        require_distinct(name, axes);
+    };
+    auto check_table = [&](const char* name, const Strides& strides) {
+        if (strides.defaulted()) return;
+        require_distinct(name, {{head_dim, 1}, {2 * std::int64_t{span()}, strides.row}, {heads, strides.head}});
+    };
+    if (pass != Pass::backward) return check_output("out", out);
+    check_output("dq", dq);
+    check_output("dk", dk);
+    check_output("dv", dv);
+    if (c2p) check_table("d_position_key", d_position_key);
+    if (p2c) check_table("d_position_query", d_position_query);
 }
 
 Fields Problem::to_fields() const {
@@ -147,6 +182,7 @@ Fields Problem::to_fields() const {
     fields.set("position_buckets", position_buckets);
     fields.set("max_relative_positions", max_relative_positions);
     fields.set("mask", FieldValue(mask));
+    fields.set("dropout", fmt::format("{}", dropout));
     return fields;
 }
 
@@ -166,6 +202,7 @@ Problem Problem::from_fields(const Fields& fields) {
     problem.position_buckets = small_integer(fields, "position_buckets");
     problem.max_relative_positions = small_integer(fields, "max_relative_positions");
     problem.mask = fields.boolean("mask");
+    problem.dropout = probability(fields.text("dropout"));
     return problem;
 }
 

@@ -17,7 +17,7 @@ class ReferenceTier : public Tier {
     const char* name() const override { return kReference; }
 
     std::string refuse(const Workload& workload) const override {
-        const std::string why = refuse_forward(kReference, workload);
+        const std::string why = refuse_unserved(kReference, workload, {});
         if (!why.empty()) return why;
         const std::string& precision = workload.fields.text("precision");
         return precision == "half" || precision == "fp32_strict"

@@ -46,11 +46,21 @@ void check_config(const char* tier, const std::vector<ScheduleAxis>& axes, const
     }
 }
 
-std::string refuse_forward(const char* tier, const Workload& workload) {
+bool is_backward(const Workload& workload) {
     const std::string& pass = workload.fields.text("pass");
-    if (pass != "inference") return fmt::format("pass {} is not available on the {} tier", pass, tier);
+    return pass == "backward_dq" || pass == "backward_dkdv";
+}
+
+bool has_dropout(const Workload& workload) {
     const FieldValue* dropout = workload.fields.find("dropout");
-    if (dropout && *dropout == FieldValue(true)) return fmt::format("dropout is not available on the {} tier", tier);
+    return dropout && *dropout == FieldValue(true);
+}
+
+std::string refuse_unserved(const char* tier, const Workload& workload, const Served& served) {
+    const std::string& pass = workload.fields.text("pass");
+    if (is_backward(workload) ? !served.backward : pass != "inference" && pass != "training_forward")
+        return fmt::format("pass {} is not available on the {} tier", pass, tier);
+    if (has_dropout(workload) && !served.dropout) return fmt::format("dropout is not available on the {} tier", tier);
     const std::string& layout = workload.fields.text("layout");
     if (layout != "padded" && layout != "padded_masked" && layout != "packed")
         return fmt::format("layout {} is not available on the {} tier", layout, tier);
@@ -67,7 +77,9 @@ int registers_per_thread(int threads, int blocks_per_sm) {
 
 bool has_aligned_rows(const Problem& problem) {
     return is_aligned(problem.q) && is_aligned(problem.k) && is_aligned(problem.v) && is_aligned(problem.out) &&
-           is_aligned(problem.position_key) && is_aligned(problem.position_query);
+           is_aligned(problem.position_key) && is_aligned(problem.position_query) && is_aligned(problem.dout) &&
+           is_aligned(problem.dq) && is_aligned(problem.dk) && is_aligned(problem.dv) &&
+           is_aligned(problem.d_position_key) && is_aligned(problem.d_position_query);
 }
 
 unsigned blocks_of(const Problem& problem, int rows_per_block) {

@@ -20,8 +20,16 @@ Config make_config(const char* tier, const std::vector<ScheduleAxis>& axes, cons
 // Throws InvalidArgument for a missing or unknown field, or a value that is not on its axis.
 void check_config(const char* tier, const std::vector<ScheduleAxis>& axes, const Config& config);
 
-// Empty when the workload is of the inference pass, without dropout, with a native head_dim; else why not.
-std::string refuse_forward(const char* tier, const Workload& workload);
+// What a tier's kernels do beyond inference.
+struct Served {
+    bool dropout = false, backward = false;
+};
+// Empty when the workload has a native head_dim and asks for nothing that is not served; else why not.
+std::string refuse_unserved(const char* tier, const Workload& workload, const Served& served);
+
+// Of a workload: both workloads of the backward pass run the same kernels.
+bool is_backward(const Workload& workload);
+bool has_dropout(const Workload& workload);
 
 // Registers per thread that __launch_bounds__(threads, blocks_per_sm) leaves.
 int registers_per_thread(int threads, int blocks_per_sm);

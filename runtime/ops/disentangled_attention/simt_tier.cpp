@@ -65,7 +65,7 @@ class SimtTier : public Tier {
     const char* name() const override { return kSimt; }
 
     std::string refuse(const Workload& workload) const override {
-        const std::string why = refuse_forward(kSimt, workload);
+        const std::string why = refuse_unserved(kSimt, workload, {});
         if (!why.empty()) return why;
         const std::string& precision = workload.fields.text("precision");
         return precision == "half" || precision == "fp32_strict"

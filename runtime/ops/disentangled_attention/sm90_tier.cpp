@@ -143,7 +143,7 @@ class Sm90Tier : public Tier {
     const char* name() const override { return kSm90; }
 
     std::string refuse(const Workload& workload) const override {
-        const std::string why = refuse_forward(kSm90, workload);
+        const std::string why = refuse_unserved(kSm90, workload, {});
         if (!why.empty()) return why;
         const std::string& precision = workload.fields.text("precision");
         return precision == "half" ? "" : fmt::format("precision {} is not available on the sm90 tier", precision);

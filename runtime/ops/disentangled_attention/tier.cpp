@@ -13,6 +13,7 @@ Fields problem_parameters(const Problem& problem) {
     parameters.set("mask", FieldValue(problem.mask));
     parameters.set("packed", FieldValue(problem.layout == Layout::packed));
     parameters.set("lse", FieldValue(problem.pass == Pass::training_forward));
+    parameters.set("dropout", FieldValue(problem.dropout > 0));
     return parameters;
 }
 

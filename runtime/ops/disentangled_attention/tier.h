@@ -11,6 +11,8 @@
 #include "turbotune/ops/disentangled_attention/problem.h"
 #include "turbotune/ops/operation.h"
 
+struct BackwardParams;  // kernel_templates/disentangled_attention/params.h
+
 namespace turbotune::disentangled_attention {
 
 struct KernelLaunch {
@@ -29,17 +31,22 @@ class Tier {
     // Throws InvalidArgument when a field is missing, unknown, or not a value that candidates() may produce: this is
     // the check that a config from a profile must pass.
     virtual Resources resources(const Workload& workload, const Config& config) const = 0;
-    // The kernels of one execution, in launch order, each taking one ForwardParams by value.
+    // The kernels of one execution, in launch order, each taking one ForwardParams by value; BackwardParams in the
+    // backward pass.
     virtual std::vector<KernelLaunch> launches(const Problem& problem, const Config& config,
                                                const DeviceInfo& device) const = 0;
     virtual std::size_t workspace_bytes(const Problem& problem, const Config& config) const {
         (void)problem, (void)config;
         return 0;
     }
+    // Backward: sets what the tier's kernels want beyond the problem, such as the regions of the workspace.
+    virtual void fill(const Problem& problem, const Config& config, BackwardParams& params) const {
+        (void)problem, (void)config, (void)params;
+    }
 };
 
 // The template parameters that follow from the problem alone, the same names in every template: head_dim (int),
-// dtype (int: 0 f32, 1 f16, 2 bf16), c2p, p2c, mask, packed, lse (bool).
+// dtype (int: 0 f32, 1 f16, 2 bf16), c2p, p2c, mask, packed, lse, dropout (bool).
 Fields problem_parameters(const Problem& problem);
 
 const Tier& sm90_tier();

@@ -17,6 +17,8 @@ struct Axes {
     Texts length, batch_heads, head_dim, precision, layout, pass, relative, dropout;
 };
 
+constexpr float kTunedDropout = 0.1f;  // DeBERTa's own; the time does not depend on it
+
 const Texts kTraining = {"training_forward", "backward_dq", "backward_dkdv"};
 
 Axes preset_axes(Preset preset) {
@@ -170,8 +172,10 @@ Workload workload_of(const Problem& problem) {
         problem.dtype != DType::f32 ? "half" : (problem.math == Math::fast ? "fp32_fast" : "fp32_strict");
     // The boundary is the geometric middle of the two occupancies.
     const int batch_heads = std::int64_t{problem.batch} * problem.heads <= 16 ? 8 : 32;
-    return make_workload(to_string(problem.pass), layout, length_family(problem.length), batch_heads, problem.head_dim,
-                         precision, relative_name(problem.c2p, problem.p2c), false);
+    // One set of kernels gives every gradient; its two workloads share a winner (shared_winner).
+    const std::string pass = problem.pass == Pass::backward ? "backward_dkdv" : to_string(problem.pass);
+    return make_workload(pass, layout, length_family(problem.length), batch_heads, problem.head_dim, precision,
+                         relative_name(problem.c2p, problem.p2c), problem.dropout > 0);
 }
 
 std::vector<Workload> enumerate_workloads(const WorkloadQuery& query) {
@@ -231,8 +235,11 @@ std::vector<std::pair<std::string, std::string>> workload_axes() {
 Problem problem_of(const Workload& workload, DType dtype) {
     const Fields& fields = workload.fields;
     Problem problem;
-    for (Pass pass : {Pass::inference, Pass::training_forward, Pass::backward_dq, Pass::backward_dkdv})
-        if (fields.text("pass") == to_string(pass)) problem.pass = pass;
+    const std::string& pass = fields.text("pass");
+    problem.pass = pass == "inference"          ? Pass::inference
+                   : pass == "training_forward" ? Pass::training_forward
+                                                : Pass::backward;
+    if (fields.boolean("dropout")) problem.dropout = kTunedDropout;
     problem.layout = fields.text("layout") == "packed" ? Layout::packed : Layout::padded;
     problem.mask = fields.text("layout") == "padded_masked";
     problem.dtype = dtype;
@@ -243,6 +250,14 @@ Problem problem_of(const Workload& workload, DType dtype) {
     problem.c2p = relative == "c2p_p2c" || relative == "c2p";
     problem.p2c = relative == "c2p_p2c" || relative == "p2c";
     return problem;
+}
+
+std::optional<Workload> shared_winner(const Workload& workload) {
+    const std::string& pass = workload.fields.text("pass");
+    if (pass != "backward_dq" && pass != "backward_dkdv") return std::nullopt;
+    Workload other = workload;
+    other.fields.set("pass", pass == "backward_dq" ? "backward_dkdv" : "backward_dq");
+    return other;
 }
 
 std::vector<DType> dtypes_of(const Workload& workload) {

@@ -3,6 +3,7 @@
 // precision (half | fp32_strict | fp32_fast), relative (c2p_p2c | c2p | p2c | none), dropout.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "turbotune/ops/disentangled_attention/problem.h"
@@ -23,6 +24,8 @@ std::vector<std::pair<std::string, std::string>> workload_axes();
 
 // A problem of the workload, of the given element type, without sizes other than head_dim and length.
 Problem problem_of(const Workload& workload, DType dtype);
+// Another workload that the same kernels serve, so that one measurement holds for both: backward_dq and backward_dkdv.
+std::optional<Workload> shared_winner(const Workload& workload);
 // The element types that fall into the workload's precision.
 std::vector<DType> dtypes_of(const Workload& workload);
 

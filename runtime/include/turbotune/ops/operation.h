@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,10 @@ struct TestCase {
     NamedTensors inputs;
     std::vector<TensorSpec> outputs;
     NamedTensors expected;      // float64 by output name; empty: compare with the plan of reference_config()
+    // When not empty: a problem whose outputs are inputs of this one, under the same names, and not yet among `inputs`
+    // (a backward pass wants what its forward pass gave). See produce_inputs.
+    Fields producer;
+    std::vector<TensorSpec> produced;
     double tolerance = 0;       // largest |got - want| allowed, relative to the largest |want| of the tensor
 };
 
@@ -83,7 +88,7 @@ class Operation {
     virtual std::vector<Workload> workloads(const WorkloadQuery& query) const = 0;
     // The names that `axes` may use, with their default values for help texts.
     virtual std::vector<std::pair<std::string, std::string>> axes() const = 0;
-    // Empty when kernels exist for the workload on this device; else why not ("pass backward_dq is not available").
+    // Empty when kernels exist for the workload on this device; else why not ("pass backward_dq is not available on the mma tier").
     virtual std::string unavailable(const Workload& workload, const DeviceInfo& device) const = 0;
 
     // Best guess first, over every tier of the device; before the filter.
@@ -92,6 +97,8 @@ class Operation {
     // Always fits. Throws Unsupported when nothing does.
     virtual Config heuristic(const Workload& workload, const DeviceInfo& device) const = 0;
     virtual std::vector<Workload> neighbours(const Workload& workload) const = 0;
+    // Another workload with the same problems and kernels: the tuner measures one of the two and enters both.
+    virtual std::optional<Workload> shared_winner(const Workload&) const { return std::nullopt; }
 
     virtual Workload workload_of(const Fields& problem) const = 0;
     // Every kernel that plan(problem, config) loads.
@@ -123,6 +130,9 @@ class Operation {
     virtual std::unique_ptr<Plan> plan(Runtime& runtime, const Fields& problem, const Config* config,
                                        StreamHandle stream = nullptr) const = 0;
 };
+
+// Runs the case's producer, if it has one, by the heuristic's config, and moves its outputs to the inputs.
+void produce_inputs(Runtime& runtime, const Operation& operation, TestCase& test_case);
 
 // Every operation of this build.
 const std::vector<const Operation*>& operations();

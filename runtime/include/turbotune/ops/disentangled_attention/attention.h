@@ -18,9 +18,21 @@ struct Buffers {
     const void* position_query = nullptr;   // [2*span, H*D]; needed with p2c
     const std::uint8_t* mask = nullptr;     // [B, L], 1 = keep; needed with problem.mask
     const std::int32_t* cu_seqlens = nullptr;   // [B + 1]; needed when packed
-    void* out = nullptr;                    // like q
-    float* lse = nullptr;                   // [B, H, L] fp32, base 2; training_forward
-    void* workspace = nullptr;              // AttentionPlan::workspace_bytes()
+    void* out = nullptr;                    // like q; backward reads it
+    float* lse = nullptr;                   // [B, H, L] (packed [H, T]) fp32, base 2; training_forward writes it,
+                                            // backward reads it
+    void* workspace = nullptr;              // AttentionPlan::workspace_bytes(), aligned to 256 bytes
+
+    const void* dout = nullptr;             // gradient of out, like q; backward needs it and writes what follows
+    void* dq = nullptr;                     // like q
+    void* dk = nullptr;
+    void* dv = nullptr;
+    void* d_position_key = nullptr;         // [2*span, H*D], the sum over the batch; every slot is written; with c2p
+    void* d_position_query = nullptr;       // with p2c
+
+    // The dropout mask is a function of these, batch * H + head, row and column. Give the backward pass the same.
+    std::uint64_t dropout_seed = 0;
+    std::uint64_t dropout_offset = 0;
 };
 
 class AttentionPlan {

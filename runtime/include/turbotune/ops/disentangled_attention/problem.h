@@ -13,7 +13,8 @@
 
 namespace turbotune::disentangled_attention {
 
-enum class Pass { inference, training_forward, backward_dq, backward_dkdv };
+// training_forward also gives lse; backward takes out and lse of it and gives the gradients of q, k, v and both tables.
+enum class Pass { inference, training_forward, backward };
 enum class Layout { padded, packed };
 enum class Math { strict, fast };   // fp32 only: IEEE fp32, or tf32 tensor cores
 
@@ -38,7 +39,9 @@ struct Problem {
     int position_buckets = 256;         // <= 0: none, a slot per distance
     int max_relative_positions = 512;   // > 0
     bool mask = false;                  // padded: a keep mask [B, L] is given
+    float dropout = 0;                  // probability in [0, 1) that a weight is dropped; training passes
     Strides q, k, v, out, position_key, position_query;
+    Strides dout, dq, dk, dv, d_position_key, d_position_query;   // backward
     std::int64_t mask_batch_stride = 0; // bytes; 0: L
 
     int span() const { return position_buckets > 0 ? position_buckets : max_relative_positions; }
@@ -48,7 +51,7 @@ struct Problem {
     void validate() const;
 
     // Field names: pass, layout, dtype, math, batch, heads, length, head_dim, tokens, c2p, p2c, position_buckets,
-    // max_relative_positions, mask. Strides are not part of it: from_fields gives dense ones.
+    // max_relative_positions, mask, dropout (text). Strides are not part of it: from_fields gives dense ones.
     Fields to_fields() const;
     static Problem from_fields(const Fields& fields);   // throws InvalidArgument
 };
