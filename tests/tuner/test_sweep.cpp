@@ -56,6 +56,40 @@ TEST_CASE("a sweep saves the fastest candidate with its latency, parity and comp
     CHECK(bench.events.back().best_ms == 0);
 }
 
+TEST_CASE("workloads with the same kernels are measured once and both entered", "[sweep]") {
+    SweepBench bench({toy_config("good", 120), toy_config("good", 60)});
+    bench.options.query.axes["length"] = {"40", "8", "41"};
+    const SweepReport report = bench.run();
+    CHECK(report.workloads == 3);
+    CHECK(report.measured == 3);
+    CHECK(report.candidates_measured == 4);  // of 40 and of 8
+    const Profile profile = bench.profile();
+    REQUIRE(profile.entries.size() == 3);
+    const ProfileEntry *first = nullptr, *second = nullptr;
+    for (const ProfileEntry& entry : profile.entries) {
+        if (entry.workload.fields.integer("length") == 40) first = &entry;
+        if (entry.workload.fields.integer("length") == 41) second = &entry;
+    }
+    REQUIRE(first);
+    REQUIRE(second);
+    CHECK(first->config == second->config);
+    CHECK(first->latency.median == second->latency.median);
+    CHECK(first->measured.size() == second->measured.size());
+
+    const SweepReport again = bench.run();
+    CHECK(again.resumed == 3);
+    CHECK(again.candidates_measured == 0);
+
+    bench.options.retest = true;
+    CHECK(bench.run().candidates_measured == 4);
+    bench.options.retest = false;
+
+    // One more candidate is measured once, too.
+    bench.toy.set_configs({toy_config("good", 120), toy_config("good", 60), toy_config("good", 30)});
+    CHECK(bench.run().candidates_measured == 2);
+    for (const ProfileEntry& entry : bench.profile().entries) CHECK(entry.config == toy_config("good", 30));
+}
+
 TEST_CASE("the memory plan is told before anything is measured, and shrinks under a cap", "[sweep]") {
     ScopedVariable limit("TURBOTUNE_MEMORY_LIMIT", "40000");
     SweepBench bench({toy_config("good", 50)});

@@ -28,6 +28,8 @@ class ToyOperation : public Operation {
     Verdict filter(const Workload& workload, const Config& config, const DeviceInfo& device) const override;
     Config heuristic(const Workload& workload, const DeviceInfo& device) const override;
     std::vector<Workload> neighbours(const Workload&) const override { return {}; }
+    // Lengths 40 and 41 are one measurement.
+    std::optional<Workload> shared_winner(const Workload& workload) const override;
     Workload workload_of(const Fields& problem) const override;
     std::vector<KernelSpec> kernels(const Fields& problem, const Config& config,
                                     const DeviceInfo& device) const override;
