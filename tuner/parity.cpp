@@ -6,8 +6,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 
 #include "turbotune/base/error.h"
+#include "turbotune/device/thread_pool.h"
 
 namespace turbotune {
 
@@ -86,14 +88,23 @@ bool is_float(DType dtype) {
     return dtype != DType::i32 && dtype != DType::u8;
 }
 
+constexpr std::size_t kPiece = 1 << 16;  // elements that a thread compares at a time
+
 // The expected values of one output, and what its errors are relative to.
 struct Expectation {
     std::vector<double> values;
     double largest = 0;
 
-    explicit Expectation(std::vector<double> v) : values(std::move(v)) {
-        for (double value : values)
-            if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+    explicit Expectation(const HostTensor& tensor) : values(std::size_t(tensor.size())) {
+        std::mutex mutex;
+        ThreadPool::shared().run_pieces(values.size(), kPiece, [&](std::size_t first, std::size_t end) {
+            tensor.copy_doubles(std::int64_t(first), std::int64_t(end - first), &values[first]);
+            double most = 0;
+            for (std::size_t i = first; i < end; ++i)
+                if (std::isfinite(values[i])) most = std::max(most, std::abs(values[i]));
+            const std::lock_guard lock(mutex);
+            largest = std::max(largest, most);
+        });
         if (largest == 0) largest = 1;  // a tensor of zeros: absolute errors
     }
 };
@@ -105,19 +116,39 @@ struct Difference {
     std::int64_t unwritten = -1;  // first element that still holds the poison
 };
 
-Difference compare(const HostTensor& got, const Expectation& want) {
-    Difference difference;
-    bool floats = is_float(got.dtype);
-    for (std::int64_t i = 0; i < got.size(); ++i) {
-        double value = got.at(i), expected = want.values[std::size_t(i)];
+void compare_piece(const HostTensor& got, const Expectation& want, std::size_t first, std::size_t end,
+                   Difference& difference) {
+    std::vector<double> values(end - first);
+    got.copy_doubles(std::int64_t(first), std::int64_t(values.size()), values.data());
+    const bool floats = is_float(got.dtype);
+    for (std::size_t i = first; i < end; ++i) {
+        const double value = values[i - first], expected = want.values[i];
         double error = std::abs(value - expected) / want.largest;
         if (std::isnan(error)) error = std::isnan(value) && std::isnan(expected) ? 0 : INFINITY;
         if (value == expected) error = 0;  // equal infinities
-        if (floats && difference.unwritten < 0 && std::isnan(value) && !std::isnan(expected) && all_poison(got, i))
-            difference.unwritten = i;
-        if (error > difference.error) difference.error = error, difference.worst = i;
+        const auto index = std::int64_t(i);
+        if (floats && difference.unwritten < 0 && std::isnan(value) && !std::isnan(expected) && all_poison(got, index))
+            difference.unwritten = index;
+        if (error > difference.error) difference.error = error, difference.worst = index;
+    }
+}
+
+Difference compare(const HostTensor& got, const Expectation& want) {
+    const std::size_t count = want.values.size();
+    std::vector<Difference> pieces((count + kPiece - 1) / kPiece);
+    ThreadPool::shared().run_pieces(count, kPiece, [&](std::size_t first, std::size_t end) {
+        compare_piece(got, want, first, end, pieces[first / kPiece]);
+    });
+    Difference difference;
+    for (const Difference& piece : pieces) {
+        if (difference.unwritten < 0) difference.unwritten = piece.unwritten;
+        if (piece.error > difference.error) difference.error = piece.error, difference.worst = piece.worst;
     }
     return difference;
+}
+
+bool same_bytes(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+    return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
 }  // namespace
@@ -195,6 +226,7 @@ std::string ParityChecker::State::changed_input() {
     for (const auto& [name, buffer] : inputs) {
         const HostTensor& tensor = test_case.inputs.at(name);
         std::vector<std::byte> now = buffer.download();
+        if (same_bytes(now, tensor.data)) continue;
         for (std::size_t i = 0; i < now.size(); ++i)
             if (now[i] != tensor.data[i])
                 return name + coordinates(std::int64_t(i / size_of(tensor.dtype)), tensor.shape);
@@ -210,7 +242,7 @@ void ParityChecker::State::compute_reference() {
     std::unique_ptr<Execution> execution = plan->bind(bindings(), workspace.get());
     auto start = std::chrono::steady_clock::now();
     for (auto& [name, tensor] : run(*execution)) {
-        Expectation expectation(tensor.to_doubles());
+        Expectation expectation(tensor);
         for (std::size_t i = 0; i < expectation.values.size(); ++i)
             if (is_float(tensor.dtype) && std::isnan(expectation.values[i]))
                 throw DeviceError(fmt::format("the reference of {} gives nan at {}{}", test_case.label, name,
@@ -259,7 +291,7 @@ ParityChecker::ParityChecker(Runtime& runtime, const Operation& operation, TestC
         if (found == s.test_case.expected.end() || found->second.size() != elements)
             throw InvalidArgument("expected", fmt::format("{}: {} is missing or not of shape {}", s.test_case.label,
                                                           spec.name, shape_to_string(spec.shape)));
-        s.expected.emplace(spec.name, Expectation(found->second.to_doubles()));
+        s.expected.emplace(spec.name, Expectation(found->second));
     }
     s.upload_inputs();
     if (s.test_case.expected.empty()) s.compute_reference();
@@ -316,6 +348,7 @@ CaseOutcome ParityChecker::check(const Config& config) {
     if (outcome.passed) {
         for (const auto& [name, tensor] : first) {
             const std::vector<std::byte>& again = second.at(name).data;
+            if (same_bytes(again, tensor.data)) continue;
             std::size_t width = size_of(tensor.dtype);
             for (std::size_t i = 0; i < again.size(); ++i) {
                 if (again[i] == tensor.data[i]) continue;

@@ -181,6 +181,16 @@ std::vector<double> HostTensor::to_doubles() const {
     return values;
 }
 
+void HostTensor::copy_doubles(std::int64_t first, std::int64_t count, double* to) const {
+    if (count == 0) return;
+    check_index(*this, first);
+    check_index(*this, first + count - 1);
+    with_dtype(dtype, [&](auto from) {
+        convert<decltype(from)::value, DType::f64>(data.data() + static_cast<std::size_t>(first) * size_of(dtype),
+                                                   reinterpret_cast<std::byte*>(to), count);
+    });
+}
+
 std::string shape_to_string(const std::vector<std::int64_t>& shape) {
     std::string text = "[";
     for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);

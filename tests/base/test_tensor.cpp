@@ -116,6 +116,9 @@ TEST_CASE("Conversion of a whole tensor equals conversion of each element, for e
         }
         const std::vector<double> doubles = tensor.to_doubles();
         for (std::int64_t i = 4; i < tensor.size(); ++i) REQUIRE(doubles[static_cast<std::size_t>(i)] == tensor.at(i));
+        std::vector<double> range(3, 0.0);
+        tensor.copy_doubles(5, 3, range.data());
+        for (std::int64_t i = 0; i < 3; ++i) REQUIRE(range[static_cast<std::size_t>(i)] == tensor.at(5 + i));
     }
 }
 
@@ -125,4 +128,7 @@ TEST_CASE("A tensor whose data does not fit its shape is not converted", "[tenso
     REQUIRE_THROWS_AS(tensor.to(DType::f16), InvalidArgument);
     REQUIRE_THROWS_AS(tensor.to_doubles(), InvalidArgument);
     REQUIRE_THROWS_AS(tensor.at(3), InvalidArgument);
+    double value = 0;
+    REQUIRE_THROWS_AS(tensor.copy_doubles(3, 1, &value), InvalidArgument);
+    REQUIRE_THROWS_AS(tensor.copy_doubles(-1, 1, &value), InvalidArgument);
 }

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <numeric>
 
 #include "reference.h"
 #include "turbotune/base/error.h"
+#include "turbotune/device/thread_pool.h"
 #include "workload.h"
 
 namespace turbotune::disentangled_attention {
@@ -34,15 +37,28 @@ class Random {
         return (sum * (1.0f / 65536.0f) - 2.0f) * 1.7320508f;
     }
 
+    // As if so many numbers had been drawn.
+    void skip(std::uint64_t count) { state_ += count * 0x9e3779b97f4a7c15ull; }
+
   private:
     std::uint64_t state_;
 };
 
 HostTensor random_tensor(std::vector<std::int64_t> shape, DType dtype, Random& random) {
-    HostTensor tensor(DType::f32, std::move(shape));
-    auto* values = reinterpret_cast<float*>(tensor.data.data());
-    for (std::int64_t i = 0, n = tensor.size(); i < n; ++i) values[i] = random.normal();
-    return dtype == DType::f32 ? tensor : tensor.to(dtype);
+    constexpr std::size_t kPiece = 1 << 16;
+    HostTensor tensor(dtype, std::move(shape));
+    const auto count = static_cast<std::size_t>(tensor.size());
+    ThreadPool::shared().run_pieces(count, kPiece, [&](std::size_t first, std::size_t end) {
+        Random own = random;
+        own.skip(first);
+        HostTensor piece(DType::f32, {static_cast<std::int64_t>(end - first)});
+        auto* values = reinterpret_cast<float*>(piece.data.data());
+        for (std::size_t i = first; i < end; ++i) values[i - first] = own.normal();
+        const HostTensor rounded = piece.to(dtype);
+        std::memcpy(&tensor.data[first * size_of(dtype)], rounded.data.data(), rounded.data.size());
+    });
+    random.skip(count);
+    return tensor;
 }
 
 void fill_mask(std::uint8_t* keep, int length, MaskPattern pattern, Random& random) {
@@ -198,8 +214,10 @@ NamedTensors random_inputs(const Problem& problem, MaskPattern pattern, const st
     return inputs;
 }
 
-TestCase make_case(const Problem& problem, MaskPattern pattern, const std::vector<int>& lengths, std::uint64_t seed,
-                   bool with_reference) {
+namespace {
+
+TestCase fresh_case(const Problem& problem, MaskPattern pattern, const std::vector<int>& lengths, std::uint64_t seed,
+                    bool with_reference) {
     TestCase test_case;
     const std::string shape = problem.layout == Layout::packed
                                   ? fmt::format("packed={}", fmt::join(lengths, "+"))
@@ -227,6 +245,45 @@ TestCase make_case(const Problem& problem, MaskPattern pattern, const std::vecto
         for (const TensorSpec& output : test_case.outputs) test_case.expected[output.name] = expected[output.name];
     }
     return test_case;
+}
+
+// Workloads that differ in length family or occupancy share their small cases, and the float64 reference of one takes
+// up to seconds.
+class CaseMemory {
+  public:
+    template <class Make>
+    TestCase find_or_make(const std::string& key, Make make) {
+        {
+            const std::lock_guard lock(mutex_);
+            const auto found = cases_.find(key);
+            if (found != cases_.end()) return found->second;
+        }
+        TestCase fresh = make();
+        std::size_t bytes = 0;
+        for (const NamedTensors* tensors : {&fresh.inputs, &fresh.expected})
+            for (const auto& entry : *tensors) bytes += entry.second.data.size();
+        const std::lock_guard lock(mutex_);
+        constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+        if (bytes_ + bytes > kMostBytes) cases_.clear(), bytes_ = 0;
+        if (cases_.emplace(key, fresh).second) bytes_ += bytes;
+        return fresh;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::map<std::string, TestCase> cases_;
+    std::size_t bytes_ = 0;
+};
+
+}  // namespace
+
+TestCase make_case(const Problem& problem, MaskPattern pattern, const std::vector<int>& lengths, std::uint64_t seed,
+                   bool with_reference) {
+    if (!with_reference) return fresh_case(problem, pattern, lengths, seed, false);
+    static CaseMemory memory;
+    const std::string key =
+        fmt::format("{} {} {} {}", problem.to_fields().to_string(), to_string(pattern), fmt::join(lengths, "+"), seed);
+    return memory.find_or_make(key, [&] { return fresh_case(problem, pattern, lengths, seed, true); });
 }
 
 std::vector<TestCase> make_parity_cases(const Workload& workload, const DeviceInfo& device, std::uint64_t seed) {

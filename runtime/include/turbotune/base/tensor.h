@@ -25,6 +25,8 @@ struct HostTensor {
     // The same numbers in another dtype, rounded to nearest even.
     HostTensor to(DType other) const;
     std::vector<double> to_doubles() const;
+    // Elements [first, first + count) to `to`. Throws InvalidArgument when they are not all there.
+    void copy_doubles(std::int64_t first, std::int64_t count, double* to) const;
 };
 
 using NamedTensors = std::map<std::string, HostTensor>;

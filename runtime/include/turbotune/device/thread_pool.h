@@ -17,6 +17,20 @@ class ThreadPool {
     using Body = void (*)(void* context, std::size_t index, int thread);
     void run(std::size_t count, Body body, void* context);
 
+    // The same for a callable: calls visit(first, end) for every piece of [0, count) of at most `piece` indices.
+    template <class Visit>
+    void run_pieces(std::size_t count, std::size_t piece, Visit visit) {
+        struct Context {
+            std::size_t count, piece;
+            Visit* visit;
+        } context{count, piece, &visit};
+        run((count + piece - 1) / piece, [](void* shared, std::size_t index, int) {
+            const Context& c = *static_cast<const Context*>(shared);
+            const std::size_t first = index * c.piece, left = c.count - first;
+            (*c.visit)(first, first + (left < c.piece ? left : c.piece));
+        }, &context);
+    }
+
     // At least `bytes` of 64-byte aligned scratch that belongs to `thread` (< threads()) between
     // reserve_scratch calls. reserve_scratch grows it; call it before run, never inside.
     void reserve_scratch(std::size_t bytes);
