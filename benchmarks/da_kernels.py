@@ -120,13 +120,13 @@ def mma_shared_bytes(c, head_dim, c2p, p2c, mask):
     return total + (8 if mask else 0)
 
 
-def simt_shared_bytes(c, head_dim, c2p, p2c, mask):
+def simt_shared_bytes(c, head_dim, c2p, p2c, mask, dropout=False):
     threads = c["threads"]
     pitch, step = head_dim + 4, c["dim_step"] + 4
     strip = c["block_m"] + c["block_n"]
     scores = c["block_n"] * step + (c2p + p2c) * strip * step
     values = c["block_n"] * pitch + c["block_m"] * (c["block_n"] + 4)
-    return 4 * (c["block_m"] * pitch + max(scores, values)) + (8 if mask else 0)
+    return 4 * (c["block_m"] * pitch + max(scores, values) + (2 if mask else 0) + (2 * c["block_m"] if dropout else 0))
 
 
 def mma_config(block_m, block_n, warps, stages, blocks):
@@ -151,7 +151,8 @@ SIMT_CONFIGS = [{"block_m": m, "block_n": n, "threads": t, "dim_step": d, "block
 
 
 def parameters(head_dim, dtype, c2p, p2c, mask, packed, lse, aligned, config):
-    p = {"head_dim": head_dim, "dtype": DTYPES[dtype], "c2p": c2p, "p2c": p2c, "mask": mask, "packed": packed, "lse": lse}
+    p = {"head_dim": head_dim, "dtype": DTYPES[dtype], "c2p": c2p, "p2c": p2c, "mask": mask, "packed": packed, "lse": lse,
+         "dropout": False}
     p.update({k: v for k, v in config.items() if k != "template"})
     if config:
         shared = mma_shared_bytes if "warps" in config else simt_shared_bytes
@@ -208,13 +209,18 @@ def compile_all(args):
 
 # --- device ----------------------------------------------------------------------------------------------------------
 
+class DropoutParams(ctypes.Structure):
+    _fields_ = [("keys", ctypes.c_uint * 20), ("threshold", ctypes.c_uint * 16), ("offset", ctypes.c_uint), ("scale", ctypes.c_float)]
+
+
 class ForwardParams(ctypes.Structure):
     _fields_ = ([(n, ctypes.c_void_p) for n in
                  "q k v position_key position_query mask cu_seqlens slots out lse workspace".split()] +
                 [(n, ctypes.c_longlong) for n in
                  ("q_batch q_row q_head k_batch k_row k_head v_batch v_row v_head out_batch out_row out_head position_key_row "
                   "position_key_head position_query_row position_query_head mask_batch tokens").split()] +
-                [(n, ctypes.c_int) for n in "batch heads length band span".split()] + [("scale_log2", ctypes.c_float)])
+                [(n, ctypes.c_int) for n in "batch heads length band span".split()] +
+                [("scale_log2", ctypes.c_float), ("dropout", DropoutParams)])
 
 
 class Kernel:

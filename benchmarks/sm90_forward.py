@@ -22,7 +22,7 @@ ROOT = os.environ.get("TURBOTUNE_TEMPLATE_DIR") or \
 KERNEL, EXPAND = "disentangled_attention_forward_sm90", "disentangled_attention_expand_positions"
 DEFAULTS = dict(head_dim=64, dtype=2, c2p=True, p2c=True, mask=False, packed=False, lse=True, warpgroups=2, block_n=128,
                 stages=2, aligned=True, contiguous=False,
-                spare_chunks=0, resident=False, prefetch=False)
+                spare_chunks=0, resident=False, prefetch=False, dropout=False)
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192)
 ONE_LENGTH = int(os.environ.get("ONE_LENGTH", "0"))
 SECONDS_PER_VARIANT = 15
@@ -56,17 +56,17 @@ def render(path, config):
 
 def shared_bytes(c):
     """The sum of sm90_layout.cuh."""
-    bias, units = c["c2p"] or c["p2c"], c["block_n"] // 64
-    ring = c["warpgroups"] + units + c["spare_chunks"]
+    bias, units, groups = c["c2p"] or c["p2c"], c["block_n"] // 64, c["warpgroups"]
+    ring = groups + units + c["spare_chunks"]
     width = 2 * c["head_dim"]
-    tables = c["c2p"] + c["p2c"]
-    c_pitch = 2 * (c["block_n"] + 24)
-    scores = (64 * c_pitch + 32) * c["c2p"] + (units * 64 * 2 * 88 + 32) * c["p2c"]
-    out_pitch = c_pitch if c["c2p"] and c_pitch >= width + 16 else width + 16
-    scratch = max(scores, 64 * out_pitch + 32)
-    total = 2 * c["stages"] * c["block_n"] * width + tables * ring * 64 * width + 64 * c["warpgroups"] * width
-    total += c["warpgroups"] * scratch + 4 * width * bias + (16 * c["stages"] + 144) * c["mask"]
-    return total + 8 * (4 * c["stages"] + ring * bias + 2)
+    shared_t = c["p2c"] and groups == 2 and units == 2
+    pitch = max(2 * (c["block_n"] + 24) * c["c2p"], width + 16)
+    scratch = 32 + 4 * groups * (16 * pitch + 16)
+    if c["p2c"]:
+        scratch += 32 + 4 * units * (1 if shared_t else groups) * (32 * ((128 if shared_t else 64) + 24) + 16)
+    total = 2 * c["stages"] * c["block_n"] * width + (c["c2p"] + c["p2c"]) * ring * 64 * width + 64 * groups * width
+    total += scratch + 4 * width * bias + (16 * c["stages"] + 144) * c["mask"]
+    return total + 8 * (4 * c["stages"] + ring * bias + 2 + 2 * groups * c["p2c"])
 
 
 def compile_source(nvrtc, source):
@@ -120,7 +120,9 @@ class Params(ctypes.Structure):
                     "q_batch", "q_row", "q_head", "k_batch", "k_row", "k_head", "v_batch", "v_row", "v_head", "out_batch",
                     "out_row", "out_head", "position_key_row", "position_key_head", "position_query_row",
                     "position_query_head", "mask_batch", "tokens")] +
-                [(n, ctypes.c_int) for n in ("batch", "heads", "length", "band", "span")] + [("scale_log2", ctypes.c_float)])
+                [(n, ctypes.c_int) for n in ("batch", "heads", "length", "band", "span")] + [("scale_log2", ctypes.c_float)] +
+                [("keys", ctypes.c_uint * 20), ("threshold", ctypes.c_uint * 16), ("offset", ctypes.c_uint),
+                 ("kept_scale", ctypes.c_float)])
 
 
 def slot_table(buckets, longest):
@@ -141,6 +143,40 @@ def slot_table(buckets, longest):
     while any(slot(s * d) != slot(s * reach) for s in (1, -1) for d in (band, band + 1, band + 2)):
         band += 1
     return span, band, [slot(d) for d in range(-band, band + 1)]
+
+
+def dropout_arguments(p, probability, seed, offset):
+    """Fills what kernel_templates/disentangled_attention/dropout.h reads."""
+    for turn in range(10):
+        p.keys[2 * turn] = ((seed & 0xffffffff) + turn * 0x9e3779b9) & 0xffffffff
+        p.keys[2 * turn + 1] = ((seed >> 32) + turn * 0xbb67ae85) & 0xffffffff
+    number = round(probability * 65536)
+    for bit in range(16):
+        p.threshold[bit] = 0xffffffff if number >> (15 - bit) & 1 else 0
+    p.offset, p.kept_scale = offset, 1 / (1 - probability)
+
+
+def keep_mask(torch, p, batch_head, length):
+    """Kept weights [length, length] of one head, by the text of dropout.h."""
+    low = 0xffffffff
+    rows = torch.arange((length + 15) // 16 * 8, device="cuda")[:, None]
+    columns = torch.arange((length + 63) // 64 * 4, device="cuda")[None, :]
+    planes = []
+    for call in range(2):
+        x, y = (columns * 2 + call).expand(rows.shape[0], -1), rows.expand(-1, columns.shape[1])
+        z, w = torch.full_like(x, batch_head), torch.full_like(x, p.offset)
+        for turn in range(10):
+            a, b = x * 0xd2511f53, z * 0xcd9e8d57
+            x, y, z, w = (b >> 32 & low) ^ y ^ p.keys[2 * turn], b & low, \
+                (a >> 32 & low) ^ w ^ p.keys[2 * turn + 1], a & low
+        planes += [x, y, z, w]
+    below = torch.zeros_like(planes[0])
+    for bit in range(15, -1, -1):
+        plane = planes[bit] if bit < 8 else (planes[bit - 8] << 11 | planes[bit - 8] >> 21) & low
+        below = (~plane & below) | (p.threshold[bit] & (~plane | below)) & low
+    i, j = torch.arange(length, device="cuda")[:, None], torch.arange(length, device="cuda")[None, :]
+    word = below[(i >> 4) * 8 + (i & 7), (j >> 6) * 4 + (j >> 1 & 3)]
+    return (word >> (j & 1) * 16 + (i >> 3 & 1) * 8 + (j >> 3 & 7) & 1) == 0
 
 
 class Attribute(ctypes.Structure):
@@ -234,8 +270,10 @@ class Problem:
             p.cu_seqlens, p.tokens = self.starts.data_ptr(), self.rows
         p.batch, p.heads, p.length, p.band, p.span = batch, heads, length, band, span
         p.scale_log2 = self.scale * math.log2(math.e)
+        if config["dropout"]:
+            dropout_arguments(p, 0.1, 0x123456789abcdef, 7)
 
-    def sequence(self, first, length, keep):
+    def sequence(self, number, first, length, keep):
         torch = self.torch
         cut = lambda t: t[first:first + length].reshape(length, self.heads, self.dim).transpose(0, 1).double()
         q, k, v = cut(self.q), cut(self.k), cut(self.v)
@@ -251,7 +289,11 @@ class Problem:
         if keep is not None:
             s = s.masked_fill((keep == 0)[None, None, :], -math.inf)
             s = torch.where((keep == 0)[None, :, None], torch.zeros_like(s), s)
-        return (torch.softmax(s, 2) @ v).transpose(0, 1).reshape(length, -1), torch.logsumexp(s, 2) * math.log2(math.e)
+        weights = torch.softmax(s, 2)
+        if self.config["dropout"]:
+            kept = torch.stack([keep_mask(torch, self.p, number * self.heads + h, length) for h in range(self.heads)])
+            weights = weights * kept * self.p.kept_scale
+        return (weights @ v).transpose(0, 1).reshape(length, -1), torch.logsumexp(s, 2) * math.log2(math.e)
 
     def errors(self):
         """Largest error over largest value, relative RMS error, largest lse error."""
@@ -259,7 +301,7 @@ class Problem:
         first, worst, square, total, largest, worst_lse = 0, 0.0, 0.0, 0.0, 0.0, 0.0
         for b, n in enumerate(self.lengths or [self.length] * self.batch):
             if n:
-                want, lse = self.sequence(first, n, self.mask[b] if self.mask is not None else None)
+                want, lse = self.sequence(b, first, n, self.mask[b] if self.mask is not None else None)
                 got = self.out[first:first + n].double()
                 if not bool(torch.isfinite(got).all()):
                     return math.inf, math.inf, math.inf

@@ -30,6 +30,25 @@ inline VecInt splat(int value) {
     return value - VecInt{};
 }
 
+inline VecInt lane_numbers() {
+    VecInt lane = VecInt{};
+#pragma GCC unroll 16
+    for (int l = 0; l < kLanes; ++l) lane[l] = l;
+    return lane;
+}
+
+// In a fixed order, by halves.
+inline float sum_of(Vec x) {
+    float part[kLanes];
+    store(part, x);
+#pragma GCC unroll 4
+    for (int half = kLanes / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
+        for (int l = 0; l < half; ++l) part[l] += part[l + half];
+    }
+    return part[0];
+}
+
 // A NaN in b is dropped, one in a stays.
 inline Vec larger(Vec a, Vec b) {
     return b > a ? b : a;
@@ -47,6 +66,18 @@ inline Vec permute(Vec from, VecInt index) {
     return to;
 #else
     return __builtin_shuffle(from, index);
+#endif
+}
+
+// to[lane] = from[lane + count], 0 beyond the end.
+template <int count>
+inline Vec shift_down(Vec from) {
+#if defined(__clang__)
+    Vec to = Vec{};
+    for (int lane = 0; lane + count < kLanes; ++lane) to[lane] = from[lane + count];
+    return to;
+#else
+    return __builtin_shuffle(from, Vec{}, lane_numbers() + count);
 #endif
 }
 

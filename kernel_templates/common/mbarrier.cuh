@@ -15,11 +15,6 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives once every cp.async that this thread issued so far has landed. Counts as one of the barrier's arrivals.
-__device__ __forceinline__ void barrier_arrive_after_copies(u32 barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     asm volatile(
         "{\n"
@@ -32,13 +27,13 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
         : "memory");
 }
 
-// Whether the phase is over; ask early and wait only when it was not, so that the answer's latency is hidden.
+// Whether the phase is over, at once; ask early and wait only when it was not, so that the answer's latency is hidden.
 __device__ __forceinline__ bool barrier_test(u32 barrier, u32 parity) {
     u32 over;
     asm volatile(
         "{\n"
         ".reg .pred done;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
         "selp.u32 %0, 1, 0, done;\n"
         "}"
         : "=r"(over)
@@ -47,7 +42,8 @@ __device__ __forceinline__ bool barrier_test(u32 barrier, u32 parity) {
     return over != 0;
 }
 
-// Orders this thread's view of shared memory written by ordinary stores and cp.async before wgmma's reads of it.
+// Orders what this thread wrote to shared memory, by stores and landed cp.async, before wgmma's reads of it by whoever
+// is signalled afterwards. PTX ISA, "Async proxy".
 __device__ __forceinline__ void async_proxy_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

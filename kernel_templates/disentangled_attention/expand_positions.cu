@@ -14,6 +14,7 @@ namespace {
 
 using namespace config;
 
+#include "disentangled_attention/sm90_tiles.cuh"
 #include "disentangled_attention/sm90_layout.cuh"
 
 constexpr int expand_threads = 256;

@@ -15,6 +15,7 @@
 #include "common/host_product.h"
 #include "common/host_vector.h"
 #include "config"
+#include "disentangled_attention/host_dropout.h"
 #include "disentangled_attention/host_layout.h"
 #include "disentangled_attention/host_positions.h"
 #include "disentangled_attention/params.h"
@@ -29,6 +30,7 @@ constexpr HostLayout kLayout{kDim, kBlockM, kBlockN};
 constexpr int kRing = kLayout.ring();
 constexpr int kPitch = kLayout.strip_pitch();
 constexpr bool kPositions = config::c2p || config::p2c;
+constexpr bool kHiddenAttend = config::mask && config::dropout;
 constexpr float kLowest = -3.0e38f;  // below every score, and finite: its differences are no NaN
 
 static_assert(kBlockM % kChunk == 0 && kBlockN % kChunk == 0, "blocks are whole chunks");
@@ -39,19 +41,19 @@ using Scalar = Element<config::dtype>::Type;
 
 // Panels: [vector][depth][lane].
 struct ScoreShape {  // keys x queries
-    static constexpr int left_row = kDim, left_depth = 1, right_vector = kDim * kLanes;
+    static constexpr int left_row = kDim, left_depth = 1, right_vector = kDim * kLanes, right_depth = kLanes;
     static constexpr int result_row = kLanes, result_vector = kBlockN * kLanes;
 };
 struct ContentShape {  // position keys x queries
-    static constexpr int left_row = kDim, left_depth = 1, right_vector = kDim * kLanes;
+    static constexpr int left_row = kDim, left_depth = 1, right_vector = kDim * kLanes, right_depth = kLanes;
     static constexpr int result_row = kLanes, result_vector = kRing * kLanes;
 };
 struct StripShape {  // keys x position queries
-    static constexpr int left_row = kDim, left_depth = 1, right_vector = kDim * kLanes;
+    static constexpr int left_row = kDim, left_depth = 1, right_vector = kDim * kLanes, right_depth = kLanes;
     static constexpr int result_row = kPitch, result_vector = kLanes;
 };
 struct OutputShape {  // values transposed x probabilities
-    static constexpr int left_row = 1, left_depth = kDim, right_vector = kBlockN * kLanes;
+    static constexpr int left_row = 1, left_depth = kDim, right_vector = kBlockN * kLanes, right_depth = kLanes;
     static constexpr int result_row = kLanes, result_vector = kDim * kLanes;
 };
 
@@ -94,6 +96,7 @@ class QueryBlock {
             position_query_ = static_cast<const Scalar*>(p.position_query) + h * p.position_query_head;
         if constexpr (config::mask) keep_ = p.mask + b * p.mask_batch;
         if constexpr (config::lse) lse_ = p.lse + lse_row;
+        batch_head_ = static_cast<unsigned>(b) * static_cast<unsigned>(p.heads) + static_cast<unsigned>(h);
         rows_ = length_ - row0_ < kBlockM ? length_ - row0_ : kBlockM;
         carve(Scratch(block.scratch));
     }
@@ -123,6 +126,8 @@ class QueryBlock {
         alpha_ = scratch.take(kBlockM);
         key_bias_ = scratch.take(kBlockN);
         mean_ = scratch.take(kDim);
+        hidden_ = reinterpret_cast<int*>(scratch.take(kBlockM));
+        range_bias_ = scratch.take(kBlockN);
     }
 
     bool kept(int row) const {
@@ -130,8 +135,10 @@ class QueryBlock {
         return true;
     }
 
-    // Up to the block's last kept query: padded ones need only the mean of V.
+    // Up to the block's last kept query: padded ones need only the mean of V. With dropout they average what is left,
+    // and their scores are made 0 instead.
     int rows_that_attend() const {
+        if constexpr (kHiddenAttend) return rows_;
         int rows = rows_;
         while (rows > 0 && !kept(row0_ + rows - 1)) --rows;
         return rows;
@@ -154,9 +161,9 @@ class QueryBlock {
                 if (key0 > 0) prefetch_tile(key0 - kBlockN);
                 if constexpr (kPositions) prepare_positions(distances);
                 score(distances, key0);
-                exponentiate();
-                product<OutputShape, config::micro_rows, config::micro_vectors, true>(values_, kDim, scores_, vectors_,
-                                                                                      output_, tile_keys_, alpha_);
+                exponentiate(key0);
+                product<OutputShape, config::micro_rows, config::micro_vectors, Result::added_to_scaled>(
+                    values_, kDim, scores_, vectors_, output_, tile_keys_, alpha_);
             }
             if (key0 == 0) break;
             if constexpr (kPositions) distances.advance(kBlockN);
@@ -172,11 +179,18 @@ class QueryBlock {
         }
         for (int n = 0; n < vectors_ * kLanes * kDim; ++n) output_[n] = 0;
         for (int row = 0; row < vectors_ * kLanes; ++row) largest_[row] = kLowest, sum_[row] = 0;
+        if constexpr (kHiddenAttend) {
+            any_hidden_ = false;
+            for (int row = 0; row < vectors_ * kLanes; ++row) {
+                hidden_[row] = row < rows && !kept(row0_ + row) ? -1 : 0;
+                any_hidden_ |= hidden_[row] != 0;
+            }
+        }
         far_slot_ = -1;
         chunks_ = 0;
     }
 
-    // 0 for a key that can be attended, else -infinity. False when the tile has none.
+    // 0 for a key that can be attended, else -infinity. False when nothing attends to any.
     bool load_key_bias(int key0) {
         const int keys = length_ - key0 < kBlockN ? length_ - key0 : kBlockN;
         tile_keys_ = (keys + kChunk - 1) / kChunk * kChunk;
@@ -185,7 +199,9 @@ class QueryBlock {
             const bool attended = key < keys && kept(key0 + key);
             key_bias_[key] = attended ? 0.0f : -__builtin_inff();
             any |= attended;
+            if constexpr (kHiddenAttend) range_bias_[key] = key < keys ? 0.0f : -__builtin_inff();
         }
+        if constexpr (kHiddenAttend) any |= any_hidden_;
         return any;
     }
 
@@ -314,6 +330,7 @@ class QueryBlock {
         Vec content[2 * kLanes - 1];
         if constexpr (config::c2p) load_content(content_ + v * (kRing * kLanes), ranks + lowest, content);
         Vec largest = load(alpha_ + v * kLanes);
+        const VecInt hidden = kHiddenAttend ? load(hidden_ + v * kLanes) : VecInt{};
 #pragma GCC unroll 16
         for (int n = 0; n < kLanes; ++n) {
             Vec s = load(scores + n * kLanes);
@@ -324,6 +341,7 @@ class QueryBlock {
                 s += permute(load(products), load(index) - index[0]);
             }
             s = s * p_.scale_log2 + key_bias_[key + n];
+            if constexpr (kHiddenAttend) s = hidden ? splat(range_bias_[key + n]) : s;
             largest = larger(largest, s);
             store(scores + n * kLanes, s);
         }
@@ -343,18 +361,24 @@ class QueryBlock {
     }
 
     // Scores become probabilities; alpha_ holds the new maximum on entry and the factor of the old sums after.
-    void exponentiate() {
+    // The sums are of all weights, before dropout.
+    void exponentiate(int key0) {
+        DroppedRows dropped;
         for (int v = 0; v < vectors_; ++v) {
             float* scores = scores_ + v * kBlockN * kLanes;
             const Vec largest = load(alpha_ + v * kLanes);
             const Vec alpha = exp2_nonpositive(load(largest_ + v * kLanes) - largest);
             Vec sum[2] = {load(sum_ + v * kLanes) * alpha, Vec{}};
             for (int key = 0; key < tile_keys_; key += 2) {
+                if constexpr (config::dropout)
+                    if (key == 0 || (key0 + key) % 64 == 0)
+                        dropped.fill(p_.dropout, batch_head_, row0_ + v * kLanes, key0 + key);
 #pragma GCC unroll 2
                 for (int n = 0; n < 2; ++n) {
-                    const Vec p = exp2_nonpositive(load(scores + (key + n) * kLanes) - largest);
-                    store(scores + (key + n) * kLanes, p);
+                    Vec p = exp2_nonpositive(load(scores + (key + n) * kLanes) - largest);
                     sum[n] += p;
+                    if constexpr (config::dropout) p = dropped.dropped(row0_ + v * kLanes, key0 + key + n) ? Vec{} : p;
+                    store(scores + (key + n) * kLanes, p);
                 }
             }
             store(sum_ + v * kLanes, sum[0] + sum[1]);
@@ -368,9 +392,10 @@ class QueryBlock {
         for (int row = 0; row < rows_; ++row) {
             float result[kDim];
             float lse;
-            if (kept(row0_ + row)) {
+            if (kHiddenAttend || kept(row0_ + row)) {
                 const float* from = output_ + row / kLanes * (kDim * kLanes) + row % kLanes;
-                const float factor = 1.0f / sum_[row];
+                float factor = 1.0f / sum_[row];
+                if constexpr (config::dropout) factor *= p_.dropout.scale;
                 for (int d = 0; d < kDim; ++d) result[d] = from[d * kLanes] * factor;
                 lse = largest_[row] + __builtin_log2f(sum_[row]);
             } else {
@@ -410,6 +435,8 @@ class QueryBlock {
     int tile_keys_ = 0;                        // of the current tile, in whole chunks
     int chunks_ = 0;                           // of position ranks prepared
     int far_slot_ = -1;                        // that far_queries_ holds
+    bool any_hidden_ = false;                  // queries of the block
+    unsigned batch_head_;                      // of dropout
     int next_slots_[kChunk];                   // of the chunk to be prepared next
     float *queries_, *far_queries_, *output_;  // [vector][head_dim][lane]
     float *keys_, *values_;                    // [key][head_dim]
@@ -421,6 +448,8 @@ class QueryBlock {
     int* ranks_;
     float *largest_, *sum_, *alpha_;  // [query]
     float *key_bias_, *mean_;
+    int* hidden_;        // [query]: all bits set
+    float* range_bias_;  // [key], as key_bias_ but for the end of the sequence alone
 };
 
 }  // namespace

@@ -25,11 +25,15 @@
 #include "common/math.cuh"
 #include "common/async_copy.cuh"
 #include "common/mma.cuh"
+#include "common/philox.h"
+#include "disentangled_attention/dropout.h"
 #include "disentangled_attention/sequence.cuh"
 
 namespace {
 
 using namespace config;
+
+#include "disentangled_attention/mma_rows.cuh"
 
 constexpr bool has_bias = c2p || p2c;
 constexpr int threads = 32 * warps;
@@ -37,9 +41,6 @@ constexpr int warp_rows = block_m / warps;
 constexpr int row_tiles = warp_rows / 16;  // accumulator tiles of a warp, one above the other
 constexpr int key_blocks = block_n / 16;
 constexpr int key_group = head_dim <= 64 ? 2 : 1;  // key blocks whose fragments a warp holds at a time
-constexpr int dim_steps = head_dim / 16;           // k steps of the products over head_dim
-constexpr int row_bytes = 2 * head_dim;
-constexpr int row_chunks = head_dim / 8;  // 16 bytes each
 constexpr int tile_bytes = block_n * row_bytes;
 
 constexpr int strip_chunks = (block_m + block_n - 1) / block_n + 1;  // pieces of block_n distances under one tile
@@ -57,9 +58,8 @@ constexpr int shift_offset = pq_offset + (p2c ? ring_bytes : 0);
 constexpr int range_offset = shift_offset + (has_bias ? block_m * shift_pitch * 4 : 0);
 
 static_assert(range_offset + (mask ? 8 : 0) == shared_bytes, "the launch asks for another size of shared memory");
-static_assert(dtype == dtype_f16 || dtype == dtype_bf16, "mma.sync m16n8k16 takes 16-bit elements");
-static_assert(head_dim == 32 || head_dim == 64 || head_dim == 128, "head_dim must be 32, 64 or 128");
 static_assert(block_m % (16 * warps) == 0, "each warp owns whole tiles of 16 rows");
+static_assert(!dropout || block_n <= 64, "a patch of dropped weights spans 64 keys");
 static_assert(block_n % 32 == 0 && block_n <= 128, "key masks are 32-bit words; shared offsets are immediates");
 static_assert(threads % (8 * row_chunks) == 0, "a thread's rows of a tile must be equal mod 8");
 static_assert((block_n * row_chunks) % threads == 0, "every thread copies the same number of chunks of a tile");
@@ -75,38 +75,6 @@ constexpr float lazy = 8.0f;
 // accesses to the shift buffer over the banks.
 __device__ __forceinline__ int key_of(int position) {
     return (position & ~7) | ((position & 7) >> 1) | ((position & 1) << 2);
-}
-
-// Byte offset of a 16-byte chunk in a tile of head_dim-wide rows, such that 8 rows of one chunk column fill all banks.
-__device__ __forceinline__ u32 swizzled(int row, int chunk) {
-    const int turn = head_dim == 32 ? (row >> 1) & 3 : row & 7;
-    return u32(row * row_bytes + ((chunk ^ turn) << 4));
-}
-
-// Eight elements from global to shared memory; zeros when not valid.
-__device__ __forceinline__ void copy_chunk(u32 to, const u16* from, bool valid) {
-    if constexpr (aligned) {
-        copy_async16(to, from, valid);
-    } else {
-        u32 word[4] = {0, 0, 0, 0};
-        if (valid)
-            for (int i = 0; i < 4; ++i) word[i] = u32(from[2 * i]) | u32(from[2 * i + 1]) << 16;
-        store_shared16(to, {word[0], word[1], word[2], word[3]});
-    }
-}
-
-__device__ __forceinline__ u32 load_pair(const u16* from) {
-    if constexpr (aligned) return *reinterpret_cast<const u32*>(from);
-    return u32(from[0]) | u32(from[1]) << 16;
-}
-
-// fp16 saturates instead of turning into infinity.
-__device__ __forceinline__ u32 pack_operand(float low, float high) {
-    if constexpr (dtype == dtype_f16) {
-        low = fminf(fmaxf(low, -65504.0f), 65504.0f);
-        high = fminf(fmaxf(high, -65504.0f), 65504.0f);
-    }
-    return pack2<dtype>(low, high);
 }
 
 struct Lane {
@@ -433,8 +401,25 @@ __device__ __forceinline__ void softmax(WarpState& w, float scale) {
         }
 }
 
+// Which weights of one tile are dropped: word t for 16-row tile t, bit 16b + 8 * half + n for the element (half, n, b)
+// of this thread's accumulator. A group of 8 keys is in the order of key_of, so that the bits of a thread come from two
+// patches (dropout.h), which its neighbour needs too: each computes one.
+__device__ __forceinline__ void dropped_words(u32 (&dropped)[row_tiles], const ForwardParams& p, const Lane& lane,
+                                              unsigned batch_head, int row, int tile) {
+    const int odd = lane.c & 1, key0 = tile * block_n;
+#pragma unroll
+    for (int t = 0; t < row_tiles; ++t) {
+        const int row_group = (row / 16 + t) * 8 + lane.g, column_group = key0 / 64 * 4 + (lane.c >> 1) + 2 * odd;
+        const u32 own = dropped_patch(p.dropout, batch_head, row_group, column_group);
+        const u32 other = __shfl_xor_sync(0xffffffffu, own, 1);
+        dropped[t] = odd ? __byte_perm(other, own, 0x7632) : __byte_perm(own, other, 0x5410);
+        dropped[t] >>= key0 % 64 / 8;
+    }
+}
+
 // O += P V
-__device__ __forceinline__ void accumulate_values(WarpState& w, const Lane& lane, u32 v) {
+__device__ __forceinline__ void accumulate_values(WarpState& w, const Lane& lane, u32 v,
+                                                  const u32 (&dropped)[row_tiles]) {
 #pragma unroll
     for (int block = 0; block < key_blocks; ++block) {
         u32 a[row_tiles][4];
@@ -444,6 +429,8 @@ __device__ __forceinline__ void accumulate_values(WarpState& w, const Lane& lane
             for (int part = 0; part < 4; ++part) {
                 const float* s = &w.s[t][2 * block + (part >> 1)][2 * (part & 1)];
                 a[t][part] = pack2<dtype>(s[0], s[1]);
+                if constexpr (dropout)
+                    a[t][part] &= ~((dropped[t] >> (8 * (part & 1) + 2 * block + (part >> 1)) & 0x10001u) * 0xffffu);
             }
 #pragma unroll
         for (int n = 0; n < dim_steps; ++n) {
@@ -527,7 +514,7 @@ __device__ __forceinline__ void store_rows(const WarpState& w, const ForwardPara
             l += __shfl_xor_sync(0xffffffffu, l, 2);
             const int i = row + 16 * t + 8 * half + lane.g;
             if (i >= s.length) continue;
-            const float inverse = 1.0f / l;
+            const float inverse = (dropout ? p.dropout.scale : 1.0f) / l;
             u16* to = out + i * p.out_row + 2 * lane.c;
 #pragma unroll
             for (int n = 0; n < head_dim / 8; ++n) {
@@ -606,6 +593,8 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
     const int strip_in_tile = block_m - (warp + 1) * warp_rows;
     for (int t = tiles.begin; t < tiles.end; ++t) {
         const int stage = (t - tiles.begin) % stages;
+        u32 dropped[row_tiles] = {};
+        if constexpr (dropout) dropped_words(dropped, p, lane, unsigned(s.batch * p.heads + s.head), row, t);
         copy_async_wait<(stages > 1 ? stages - 2 : 0)>();
         __syncthreads();
         if constexpr (stages == 1) {
@@ -650,7 +639,7 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
             copy_async_wait<1>();
             __syncthreads();
         }
-        accumulate_values(w, lane, shared + v_offset + stage * tile_bytes);
+        accumulate_values(w, lane, shared + v_offset + stage * tile_bytes, dropped);
     }
     store_rows(w, p, s, lane, row);
 }

@@ -1,13 +1,16 @@
 // Disentangled attention, forward, as plain as it can be written: float64 loops, two passes over the keys of each
-// query, nothing shared with the kernels that it judges but the parameters. Each block computes 16 query rows;
-// grid.x = batch * heads * ceil(length / 16).
+// query, nothing shared with the kernels that it judges but the parameters and which weights are dropped. Each block
+// computes 16 query rows; grid.x = batch * heads * ceil(length / 16).
 
 #include <cmath>
 
 #include "common/host_block.h"
 #include "common/host_dtype.h"
+#include "common/philox.h"
 #include "config"
 #include "disentangled_attention/params.h"
+// After what it needs.
+#include "disentangled_attention/dropout.h"
 
 namespace {
 
@@ -69,7 +72,8 @@ double score(const ForwardParams& p, const Sequence& s, int h, int i, int j) {
     return sum * p.scale_log2;
 }
 
-void attend(const ForwardParams& p, const Sequence& s, int h, int i) {
+void attend(const ForwardParams& p, const Sequence& s, int b, int h, int i) {
+    const auto batch_head = static_cast<unsigned>(b * p.heads + h);
     double largest = -HUGE_VAL;
     for (int j = 0; j < s.length; ++j) largest = std::fmax(largest, score(p, s, h, i, j));
     double total = 0, sums[config::head_dim] = {};
@@ -77,11 +81,13 @@ void attend(const ForwardParams& p, const Sequence& s, int h, int i) {
         const double weight = std::exp2(score(p, s, h, i, j) - largest);
         if (weight == 0) continue;
         total += weight;
+        if (config::dropout && is_dropped(p.dropout, batch_head, i, j)) continue;
         for (int d = 0; d < config::head_dim; ++d) sums[d] += weight * element(p.v, s.v + j * p.v_row + d);
     }
+    const double left = config::dropout ? p.dropout.scale : 1;
     for (int d = 0; d < config::head_dim; ++d) {
         static_cast<Scalar*>(p.out)[s.out + i * p.out_row + d] =
-            from_float<config::dtype>(static_cast<float>(sums[d] / total));
+            from_float<config::dtype>(static_cast<float>(sums[d] / total * left));
     }
     if (config::lse) p.lse[s.lse + i] = static_cast<float>(largest + std::log2(total));
 }
@@ -95,5 +101,5 @@ extern "C" void disentangled_attention_forward_reference(const HostBlock* block,
     const int head = static_cast<int>(block->x) / blocks, row0 = static_cast<int>(block->x) % blocks * rows;
     const int b = head / p.heads, h = head % p.heads;
     const Sequence s = sequence_of(p, b, h);
-    for (int i = row0; i < row0 + rows && i < s.length; ++i) attend(p, s, h, i);
+    for (int i = row0; i < row0 + rows && i < s.length; ++i) attend(p, s, b, h, i);
 }

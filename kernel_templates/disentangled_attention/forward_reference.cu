@@ -10,6 +10,8 @@
 #include "disentangled_attention/params.h"
 #include "common/types.cuh"
 #include "common/math.cuh"
+#include "common/philox.h"
+#include "disentangled_attention/dropout.h"
 
 namespace {
 
@@ -87,6 +89,7 @@ extern "C" __global__ __launch_bounds__(threads) void disentangled_attention_for
         if (j < length && (hidden || !mask || keep[j]))
             w = exp2f((hidden ? 0.0f : score(p, q_row, k + j * p.k_row, pk, pq, i - j)) - top);
         total += w;
+        if (dropout && j < length) w = is_dropped(p.dropout, unsigned(batch_head), i, j) ? 0.0f : w * p.dropout.scale;
         weight[tid] = w;
         __syncthreads();
         if (tid < head_dim)

@@ -3,22 +3,25 @@
 //
 //   s_ij = q_i.k_j + [c2p] q_i.PK[slot(i-j)] + [p2c] k_j.PQ[slot(i-j)],   O = softmax_j(scale * s) V
 //
-// A block owns block_m query rows and walks over tiles of block_n keys. Its threads form a side x side grid; thread
-// (ty, tx) owns rows ty + side * a and keys tx + side * b (a, b < micro), so that its pairs have only 2 * micro - 1
-// distances, ty - tx + side * (a - b): the rows of PK and PQ for these come from shared memory like those of Q and K,
-// and all three products go into one register tile. Far tiles (every |i-j| >= band, one end slot e) use
-// (q_i + PQ_e).k_j + q_i.PK_e instead: the sum replaces Q in shared memory, and the second term is a constant of the
-// row.
+// A block owns block_m query rows and walks over tiles of block_n keys. The 2 * micro - 1 distances of a thread's pairs
+// (simt_tile.cuh) have their rows of PK and PQ in shared memory like those of Q and K, and all three products go into
+// one register tile. Far tiles (every |i-j| >= band, one end slot e) use (q_i + PQ_e).k_j + q_i.PK_e instead: the sum
+// replaces Q in shared memory, and the second term is a constant of the row.
 //
 // Dynamic shared memory, fp32, in this order:
 //   Q        [block_m][head_dim + 4]                 Q, or Q + PQ_e in far tiles
 //   then, one after the other in the same place:
-//   scores:  K [block_n][dim_step + 4], strips of PK and PQ [block_m + block_n][dim_step + 4] each, for dim_step
-//   columns values:  V [block_n][head_dim + 4], P [block_m][block_n + 4] range    [2] int, when mask
+//   scores:  K [block_n][dim_step + 4], strips of PK and PQ [block_m + block_n][dim_step + 4], dim_step columns a time
+//   values:  V [block_n][head_dim + 4], P [block_m][block_n + 4]
+//   then:
+//   range    [2] int, when mask
+//   dropped  [block_m * 2] words, when dropout
 #include "config"
 #include "disentangled_attention/params.h"
 #include "common/types.cuh"
 #include "common/math.cuh"
+#include "common/philox.h"
+#include "disentangled_attention/dropout.h"
 #include "disentangled_attention/sequence.cuh"
 
 namespace {
@@ -28,6 +31,7 @@ using namespace config;
 constexpr bool has_bias = c2p || p2c;
 constexpr int side = threads == 256 ? 16 : 8;
 constexpr int micro = block_m / side;
+constexpr int side_m = side, side_n = side, micro_m = micro, micro_n = micro;  // simt_tile.cuh
 constexpr int strip_rows = block_m + block_n;
 constexpr int wide_pitch = head_dim + 4;  // a row moves by 4 banks: 16-byte reads of 8 rows touch every bank once
 constexpr int step_pitch = dim_step + 4;
@@ -43,8 +47,10 @@ constexpr int scores_floats = pq_offset + (p2c ? strip_rows * step_pitch : 0);
 constexpr int p_offset = block_n * wide_pitch;
 constexpr int values_floats = p_offset + block_m * p_pitch;
 constexpr int range_offset = q_floats + (scores_floats > values_floats ? scores_floats : values_floats);
+constexpr int dropped_offset = range_offset + (mask ? 2 : 0);
+constexpr int all_floats = dropped_offset + (dropout ? 2 * block_m : 0);
 
-static_assert(4 * range_offset + (mask ? 8 : 0) == shared_bytes, "the launch asks for another size of shared memory");
+static_assert(4 * all_floats == shared_bytes, "the launch asks for another size of shared memory");
 static_assert(head_dim == 32 || head_dim == 64 || head_dim == 128, "head_dim must be 32, 64 or 128");
 static_assert(threads == 64 || threads == 256, "threads form a square whose side divides a warp");
 static_assert(block_m == block_n && block_m % side == 0, "rows and keys of a thread have the same stride");
@@ -52,72 +58,15 @@ static_assert(dim_step % 4 == 0 && head_dim % dim_step == 0, "columns are taken 
 
 constexpr float masked_score = -1e30f;  // finite: what a tile without visible keys adds is later multiplied by 0
 
-// Four consecutive elements as fp32.
-__device__ __forceinline__ Float4 load4(const void* tensor, s64 index) {
-    Float4 r;
-    if constexpr (!aligned) {
-        r = {load_element<dtype>(tensor, index), load_element<dtype>(tensor, index + 1),
-             load_element<dtype>(tensor, index + 2), load_element<dtype>(tensor, index + 3)};
-    } else if constexpr (dtype == dtype_f32) {
-        r = *reinterpret_cast<const Float4*>(static_cast<const float*>(tensor) + index);
-    } else {
-        struct alignas(8) Pairs {
-            u32 x, y;
-        };
-        const Pairs w = *reinterpret_cast<const Pairs*>(static_cast<const u16*>(tensor) + index);
-        r = {low_of<dtype>(w.x), high_of<dtype>(w.x), low_of<dtype>(w.y), high_of<dtype>(w.y)};
-    }
-    return r;
-}
+#include "disentangled_attention/simt_dropout.cuh"
+#include "disentangled_attention/simt_row_sum.cuh"
+#include "disentangled_attention/simt_tile.cuh"
 
-__device__ __forceinline__ Float4 read4(const float* from) {
-    return *reinterpret_cast<const Float4*>(from);
-}
-
-__device__ __forceinline__ void add_product(float& sum, const Float4& a, const Float4& b) {
-    sum = fmaf(a.x, b.x, sum);
-    sum = fmaf(a.y, b.y, sum);
-    sum = fmaf(a.z, b.z, sum);
-    sum = fmaf(a.w, b.w, sum);
-}
-
-// Rows first .. first + rows - 1 of a tensor, `width` columns from `base` on; zeros at and beyond row `length`.
-template <int rows, int width, int pitch>
-__device__ __forceinline__ void load_rows(float* to, const void* tensor, s64 base, s64 row_stride, int first,
-                                          int length) {
-    constexpr int quads = width / 4;
-    for (int n = int(threadIdx.x); n < rows * quads; n += threads) {
-        const int row = n / quads, column = n % quads * 4;
-        Float4 value = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (first + row < length) value = load4(tensor, base + (first + row) * row_stride + column);
-        *reinterpret_cast<Float4*>(to + row * pitch + column) = value;
-    }
-}
-
-// Row r of a strip is that of distance first_distance + r.
-__device__ __forceinline__ void load_strip(const ForwardParams& p, float* to, const void* tensor, s64 base,
-                                           s64 row_stride, int first_distance) {
-    constexpr int quads = dim_step / 4;
-    for (int n = int(threadIdx.x); n < strip_rows * quads; n += threads) {
-        const int row = n / quads, column = n % quads * 4;
-        const s64 slot = slot_of(p, first_distance + row);
-        *reinterpret_cast<Float4*>(to + row * step_pitch + column) = load4(tensor, base + slot * row_stride + column);
-    }
-}
-
-struct Grid {
-    int ty, tx;
-};
-
-__device__ __forceinline__ float sum_of_row(float x) {
-#pragma unroll
-    for (int step = 1; step < side; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
+static_assert(!dropout || dropped_words<block_m> == 2 * block_m, "two words for each query row");
 
 __device__ __forceinline__ float max_of_row(float x) {
 #pragma unroll
-    for (int step = 1; step < side; step *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    for (int step = 2; step <= side; step *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
     return x;
 }
 
@@ -139,43 +88,6 @@ __device__ __forceinline__ void load_query(const ForwardParams& p, const Sequenc
         row_bias[a] = hidden >> a & 1 ? 0.0f : sum;
     }
     __syncthreads();
-}
-
-// score += the products over dim_step columns. Strip row of the pair (row, key): row - key + block_n - 1.
-template <bool near>
-__device__ __forceinline__ void add_scores(float (&score)[micro][micro], const Grid& at, const float* q,
-                                           const float* tile) {
-    const float* k = tile + at.tx * step_pitch;
-    const float* pk = tile + pk_offset + (at.ty - at.tx + block_n - 1 - side * (micro - 1)) * step_pitch;
-    const float* pq = pk + (pq_offset - pk_offset);
-    q += at.ty * wide_pitch;
-#pragma unroll 2
-    for (int d = 0; d < dim_step; d += 4) {
-        Float4 query[micro], key[micro];
-#pragma unroll
-        for (int a = 0; a < micro; ++a) query[a] = read4(q + side * a * wide_pitch + d);
-#pragma unroll
-        for (int b = 0; b < micro; ++b) key[b] = read4(k + side * b * step_pitch + d);
-#pragma unroll
-        for (int a = 0; a < micro; ++a)
-#pragma unroll
-            for (int b = 0; b < micro; ++b) add_product(score[a][b], query[a], key[b]);
-        if constexpr (near) {
-#pragma unroll
-            for (int u = 0; u < 2 * micro - 1; ++u) {  // a - b = u - (micro - 1)
-                Float4 x, y;
-                if constexpr (c2p) x = read4(pk + side * u * step_pitch + d);
-                if constexpr (p2c) y = read4(pq + side * u * step_pitch + d);
-#pragma unroll
-                for (int a = 0; a < micro; ++a) {
-                    const int b = a - u + micro - 1;
-                    if (b < 0 || b >= micro) continue;
-                    if constexpr (c2p) add_product(score[a][b], query[a], x);
-                    if constexpr (p2c) add_product(score[a][b], key[b], y);
-                }
-            }
-        }
-    }
 }
 
 // O += P V
@@ -234,9 +146,10 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
     extern __shared__ __align__(16) float memory[];
     const Sequence s = locate<block_m, packed>(p);
     if (s.row0 >= s.length) return;
-    const Grid at{int(threadIdx.x) / side, int(threadIdx.x) % side};
+    const Grid at = place_in_grid();
     float* const q = memory;
     float* const tile = memory + q_floats;
+    u32* const dropped = reinterpret_cast<u32*>(memory + dropped_offset);
     const s64 pk = s.head * p.position_key_head, pq = s.head * p.position_query_head;
 
     const u8* keep = mask ? p.mask + s.batch * p.mask_batch : nullptr;
@@ -264,21 +177,26 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
             load_query(p, s, at, q, pk, pq, slot, hidden, row_bias);
         }
 
+        if constexpr (dropout) load_dropped<block_m>(p.dropout, dropped, u32(s.batch * p.heads + s.head), s.row0, key0);
         float score[micro][micro] = {};
         for (int d = 0; d < head_dim; d += dim_step) {
             load_rows<block_n, dim_step, step_pitch>(tile, p.k, s.k + d, p.k_row, key0, s.length);
             if (near) {
                 const int first_distance = s.row0 - key0 - (block_n - 1);
                 if constexpr (c2p)
-                    load_strip(p, tile + pk_offset, p.position_key, pk + d, p.position_key_row, first_distance);
+                    load_strip<strip_rows, dim_step, step_pitch, 1>(p, tile + pk_offset, p.position_key, pk + d,
+                                                                    p.position_key_row, first_distance);
                 if constexpr (p2c)
-                    load_strip(p, tile + pq_offset, p.position_query, pq + d, p.position_query_row, first_distance);
+                    load_strip<strip_rows, dim_step, step_pitch, 1>(p, tile + pq_offset, p.position_query, pq + d,
+                                                                    p.position_query_row, first_distance);
             }
             __syncthreads();
             if (near)
-                add_scores<true>(score, at, q + d, tile);
+                add_scores<true, c2p, p2c, dim_step, wide_pitch, step_pitch, step_pitch>(
+                    score, at, q + d, tile, tile + pk_offset, tile + pq_offset, block_n - 1);
             else
-                add_scores<false>(score, at, q + d, tile);
+                add_scores<false, c2p, p2c, dim_step, wide_pitch, step_pitch, step_pitch>(score, at, q + d, tile,
+                                                                                          nullptr, nullptr, 0);
             __syncthreads();
         }
         load_rows<block_n, head_dim, wide_pitch>(tile, p.v, s.v, p.v_row, key0, s.length);
@@ -310,7 +228,9 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
             for (int b = 0; b < micro; ++b) {
                 const float weight = exp2f((score[a][b] - top) * p.scale_log2);
                 l[a] += weight;
-                tile[p_offset + (at.ty + side * a) * p_pitch + at.tx + side * b] = weight;
+                const int row = at.ty + side * a, column = at.tx + side * b;
+                const bool drop = dropout && dropped_in_tile(dropped, row, key0 + column);
+                tile[p_offset + row * p_pitch + column] = drop ? 0.0f : weight;
             }
         }
         __syncthreads();
@@ -323,7 +243,7 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
         const float total = sum_of_row(l[a]);
         const int i = s.row0 + at.ty + side * a;
         if (i >= s.length) continue;
-        const float inverse = 1.0f / total;
+        const float inverse = (dropout ? p.dropout.scale : 1.0f) / total;
 #pragma unroll
         for (int n = 0; n < columns; ++n) {
             const int column = (at.tx + side * (n / column_width)) * column_width + n % column_width;

@@ -19,16 +19,21 @@
 #include "common/mbarrier.cuh"
 #include "common/register_budget.cuh"
 #include "common/wgmma.cuh"
+#include "common/philox.h"
+#include "disentangled_attention/dropout.h"
 #include "disentangled_attention/sequence.cuh"
 
 namespace {
 
 using namespace config;
 
+#include "disentangled_attention/sm90_tiles.cuh"
 #include "disentangled_attention/sm90_layout.cuh"
 #include "disentangled_attention/sm90_producer.cuh"
+#include "disentangled_attention/sm90_shift.cuh"
 #include "disentangled_attention/sm90_position.cuh"
 #include "disentangled_attention/sm90_softmax.cuh"
+#include "disentangled_attention/sm90_dropout.cuh"
 #include "disentangled_attention/sm90_warpgroup.cuh"
 #include "disentangled_attention/sm90_far.cuh"
 #include "disentangled_attention/sm90_near.cuh"
@@ -37,8 +42,8 @@ using namespace config;
 static_assert(shared_end == shared_bytes, "the launch's dynamic shared memory");
 
 // Registers of a thread after the warpgroups split what a launch of 384 threads got, 168 each.
-constexpr int consumer_registers = mask ? 216 : 232;
-constexpr int producer_registers = mask ? 72 : 40;
+constexpr int consumer_registers = mask ? 216 : 224;
+constexpr int producer_registers = mask ? 72 : 56;
 
 }  // namespace
 
@@ -48,16 +53,20 @@ extern "C" __global__ __launch_bounds__(threads, 1) void disentangled_attention_
     const u32 shared = shared_address(memory);
     const int thread = int(threadIdx.x);
     if (thread == 0) {
-        const int filled = producer_threads;
+        constexpr int filled = producer_threads, taken = 128 * warpgroups;
         for (int i = 0; i < stages; ++i) {
-            barrier_init(shared + k_full + 8 * i, filled + (mask ? 4 : 0) + int(has_bias));
-            barrier_init(shared + k_empty + 8 * i, 4 * warpgroups);
+            barrier_init(shared + k_full + 8 * i, filled + int(has_bias));
+            barrier_init(shared + k_empty + 8 * i, taken);
             barrier_init(shared + v_full + 8 * i, filled);
-            barrier_init(shared + v_empty + 8 * i, 4 * warpgroups);
+            barrier_init(shared + v_empty + 8 * i, taken);
         }
-        for (int i = 0; has_bias && i < ring; ++i) barrier_init(shared + strip_empty + 8 * i, 4 * warpgroups);
-        barrier_init(shared + q_full, filled + (mask ? 1 : 0));
-        barrier_init(shared + q_empty, 4 * warpgroups);
+        for (int i = 0; has_bias && i < ring; ++i) barrier_init(shared + strip_empty + 8 * i, taken);
+        for (int i = 0; p2c && i < (shared_t ? 1 : warpgroups); ++i) {
+            barrier_init(shared + t_full + 8 * i, shared_t ? taken : 128);
+            barrier_init(shared + t_empty + 8 * i, shared_t ? taken : 128);
+        }
+        barrier_init(shared + q_full, filled);
+        barrier_init(shared + q_empty, taken);
         barrier_init_fence();
     }
     __syncthreads();

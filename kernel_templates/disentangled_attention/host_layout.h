@@ -30,8 +30,8 @@ struct HostLayout {
 
     constexpr long long bytes() const {
         const long long floats = 3LL * queries() + 2LL * key_tile() + scores() + content_positions() +
-                                 position_queries() + position_rows() + strip() + ranks() + 3LL * block_m + block_n +
-                                 head_dim;
+                                 position_queries() + position_rows() + strip() + ranks() + 4LL * block_m +
+                                 2LL * block_n + head_dim;
         return 4 * floats;
     }
 };

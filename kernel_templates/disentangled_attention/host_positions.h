@@ -1,5 +1,6 @@
-// Which position row each distance needs, as the host kernel walks over the keys from the last to the first, so that
-// the distances i - j grow from tile to tile.
+// Which position row each distance needs, as the host kernels walk over tiles from the last to the first, so that the
+// distances of a block's own rows to those of the tile grow: i - j where the block is of queries and the tiles are of
+// keys (forward), j - i where it is the other way round (backward).
 
 #include "common/host_vector.h"
 
@@ -9,9 +10,19 @@
 // band.
 class DistanceRanks {
   public:
-    // ranks holds `window` numbers; `highest` is the largest distance that will ever be asked for.
-    DistanceRanks(const int* slots, int band, int* ranks, int window, int lowest, int highest)
-        : slots_(slots), band_(band), ranks_(ranks), window_(window), top_(lowest), highest_(highest), cursor_(lowest) {
+    enum class Sign { query_minus_key = 1, key_minus_query = -1 };
+
+    // ranks holds `window` numbers; `highest` is the largest distance that will ever be asked for. `slots` is by i - j.
+    DistanceRanks(const int* slots, int band, int* ranks, int window, int lowest, int highest,
+                  Sign sign = Sign::query_minus_key)
+        : slots_(slots),
+          band_(band),
+          sign_(static_cast<int>(sign)),
+          ranks_(ranks),
+          window_(window),
+          top_(lowest),
+          highest_(highest),
+          cursor_(lowest) {
         if (cursor_ < -band_) cursor_ = -band_;
         ranks_[0] = 0;
         extend(1);
@@ -38,7 +49,7 @@ class DistanceRanks {
 
     int slot_of(int distance) const {
         const int bounded = distance < -band_ ? -band_ : distance > band_ ? band_ : distance;
-        return slots_[bounded + band_];
+        return slots_[sign_ * bounded + band_];
     }
 
   private:
@@ -53,6 +64,7 @@ class DistanceRanks {
 
     const int* slots_;
     int band_;
+    int sign_;
     int* ranks_;
     int window_;
     int top_;  // the distance of ranks_[window_ - 1]
@@ -62,13 +74,24 @@ class DistanceRanks {
 
 // to[t][lane] = rows[t + lane][lane], in place: each step moves by one power of two the lanes that have that bit.
 inline void shear(Vec (&rows)[2 * kLanes - 1]) {
-    VecInt lane = VecInt{};
-#pragma GCC unroll 16
-    for (int l = 0; l < kLanes; ++l) lane[l] = l;
+    const VecInt lane = lane_numbers();
 #pragma GCC unroll 4
     for (int bit = kLanes / 2; bit > 0; bit /= 2) {
         const VecInt moves = (lane & bit) != 0;
 #pragma GCC unroll 32
         for (int t = 0; t < kLanes - 1 + bit; ++t) rows[t] = moves ? rows[t + bit] : rows[t];
+    }
+}
+
+// The transpose of shear: to[t + lane][lane] = rows[t][lane] for t < kLanes, in place, and zero elsewhere.
+inline void unshear(Vec (&rows)[2 * kLanes - 1]) {
+    const VecInt lane = lane_numbers();
+#pragma GCC unroll 16
+    for (int t = kLanes; t < 2 * kLanes - 1; ++t) rows[t] = Vec{};
+#pragma GCC unroll 4
+    for (int bit = 1; bit < kLanes; bit *= 2) {
+        const VecInt moves = (lane & bit) != 0;
+#pragma GCC unroll 32
+        for (int t = kLanes + 2 * bit - 2; t >= 0; --t) rows[t] = moves ? (t < bit ? Vec{} : rows[t - bit]) : rows[t];
     }
 }

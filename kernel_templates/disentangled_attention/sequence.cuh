@@ -35,7 +35,8 @@ __device__ __forceinline__ Sequence locate(const ForwardParams& p) {
 }
 
 // Slot of distance delta = i - j.
-__device__ __forceinline__ int slot_of(const ForwardParams& p, int delta) {
+template <class Params>
+__device__ __forceinline__ int slot_of(const Params& p, int delta) {
     return p.slots[min(max(delta, -p.band), p.band) + p.band];
 }
 

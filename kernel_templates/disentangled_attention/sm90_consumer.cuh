@@ -8,15 +8,14 @@ struct Consumer : NearTiles {
     __device__ __forceinline__ void store(const float (&o)[head_dim / 2], const Rows& rows, const Item& item) const {
         int warp = lane.warp;
         asm volatile("" : "+r"(warp));  // keeps the addresses here out of the registers of the loops
-        const u32 stage = scratch() + spill_bytes + warp * 16 * out_pitch;
+        const u32 stage = shared + scratch_offset + spill_bytes + (4 * group + warp) * warp_bytes;
         const int row0 = item.row0 + 64 * group + 16 * warp;
-        if constexpr (!own_stage) group_barrier();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float l = rows.l[half];
             l += __shfl_xor_sync(0xffffffffu, l, 1);
             l += __shfl_xor_sync(0xffffffffu, l, 2);
-            const float inverse = l > 0.0f ? 1.0f / l : 0.0f;
+            const float inverse = l > 0.0f ? (dropout ? p.dropout.scale : 1.0f) / l : 0.0f;
             const u32 to = stage + (lane.g + 8 * half) * out_pitch + 4 * lane.c;
 #pragma unroll
             for (int n = 0; n < head_dim / 8; ++n)
@@ -47,10 +46,7 @@ struct Consumer : NearTiles {
                 for (int e = 0; e < 8; ++e) to[e] = u16(word[e / 2] >> 16 * (e & 1));
             }
         }
-        if constexpr (!own_stage)
-            group_barrier();
-        else
-            __syncwarp();
+        __syncwarp();
     }
 
     __device__ __forceinline__ void run() {
@@ -62,6 +58,9 @@ struct Consumer : NearTiles {
             u32 q[dim_steps][4];
             Rows rows;
             rows.hidden = 0;
+            if constexpr (dropout)
+                dropout_rows = {u32(item.batch * p.heads + item.head),
+                                (item.row0 / 16 + 4 * group + lane.warp) * 8 + lane.g};
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int i = item.row0 + 64 * group + 16 * lane.warp + lane.g + 8 * half;

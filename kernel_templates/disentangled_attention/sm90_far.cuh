@@ -19,7 +19,8 @@ struct FarTiles : Warpgroup {
     // Scores in s to P in a. P.V of the tile before, whose V is at `behind`, runs under it.
     template <bool first>
     __device__ __forceinline__ void far_softmax(float (&o)[head_dim / 2], float (&s)[block_n / 2],
-                                                u32 (&a)[block_n / 16][4], Rows& rows, int behind) {
+                                                u32 (&a)[block_n / 16][4], Rows& rows, const Dropped& dropped,
+                                                int behind) {
         settle(s);
         release(k_empty + 8 * kv.slot);
         Softmax softmax;
@@ -39,7 +40,10 @@ struct FarTiles : Warpgroup {
             release(v_empty + 8 * behind);
         }
 #pragma unroll
-        for (int step = 0; step < block_n / 16; ++step) pack_probabilities(a[step], s, step);
+        for (int step = 0; step < block_n / 16; ++step) {
+            pack_probabilities(a[step], s, step);
+            drop(a[step], dropped, step);
+        }
     }
 
     __device__ __forceinline__ void issue_values(float (&o)[head_dim / 2], const u32 (&a)[block_n / 16][4],
@@ -48,7 +52,7 @@ struct FarTiles : Warpgroup {
 #pragma unroll
         for (int step = 0; step < block_n / 16; ++step)
             wgmma<dtype, operand_high, true, true>(o, a[step],
-                                                   value_operand(operand(v_offset, slot, tile_bytes), step));
+                                                   value_operand<block_n>(operand(v_offset, slot, tile_bytes), step));
         wgmma_commit();
     }
 
@@ -83,10 +87,11 @@ struct FarTiles : Warpgroup {
             await(k_full + 8 * kv.slot, kv.parity);
             const bool plain = plain_tile(kv.slot, length - t * block_n);
             issue_tile_scores(s, q, kv.slot);
+            const Dropped dropped = dropout_rows.draw(p.dropout, t, lane.c);
             wgmma_wait<0>();
             settle(s);
             if (!plain) hide(s, rows, kv.slot, length - t * block_n);
-            far_softmax<true>(o, s, a, rows, 0);
+            far_softmax<true>(o, s, a, rows, dropped, 0);
 #pragma unroll 1
             for (++t; plain && t < end; ++t) {
                 const RingPosition<stages> behind = kv, ahead = kv.ahead(1);
@@ -97,8 +102,9 @@ struct FarTiles : Warpgroup {
                 kv.advance();
                 issue_tile_scores(s, q, kv.slot);
                 issue_values(o, a, behind.slot);
+                const Dropped next = dropout_rows.draw(p.dropout, t, lane.c);
                 wgmma_wait<1>();
-                far_softmax<false>(o, s, a, rows, behind.slot);
+                far_softmax<false>(o, s, a, rows, next, behind.slot);
             }
             finish_values(o, a);
         }

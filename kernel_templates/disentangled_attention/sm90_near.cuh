@@ -20,6 +20,7 @@ struct NearTiles : FarTiles {
     // the exponentials away from what should run beside them.
     struct Probabilities {
         Softmax& softmax;
+        const Dropped& dropped;
         float (&o)[head_dim / 2];
         u32 v;
         float scale;
@@ -31,8 +32,9 @@ struct NearTiles : FarTiles {
                 u32 a[4];
                 softmax.exponentials(s, step, scale);
                 pack_probabilities(a, s, step);
+                drop(a, dropped, step);
                 wgmma_fence();
-                wgmma<dtype, operand_high, true, true>(o, a, value_operand(v, step));
+                wgmma<dtype, operand_high, true, true>(o, a, value_operand<block_n>(v, step));
             }
             if (begin < end) wgmma_commit();
         }
@@ -40,29 +42,39 @@ struct NearTiles : FarTiles {
 
     // What the products of a near tile need.
     struct Operands {
-        u32 chunks[units + 1];  // of this warpgroup, as wgmma operands
         u32 k_tile;
         u32 k[dim_steps][4];  // of the unit at work
+        u32 q[dim_steps][4];
     };
 
-    template <int unit>
-    __device__ __forceinline__ void load_keys(Operands& operands) const {
-        load_operand<block_n, true>(operands.k, operands.k_tile, 64 * unit + 16 * lane.warp, lane);
+    // The number-th distance chunk under the tile, as a wgmma operand.
+    __device__ __forceinline__ u32 chunk(int number) const {
+        return (shared >> 4) + strip.ahead(number).slot * (chunk_bytes / 16);
     }
 
+    // Product `job` into x.
     template <int job>
-    __device__ __forceinline__ void issue_product(float (&x)[32], const u32 (&q)[dim_steps][4],
-                                                  const Operands& operands) const {
+    __device__ __forceinline__ void issue_product(float (&x)[32], Operands& operands) const {
         constexpr Product product = product_of(job);
+        constexpr bool fresh = job == 0 || product_of(job - 1).of_query != product.of_query ||
+                               product_of(job - 1).unit != product.unit;
+        const int own = warpgroups - 1 - group;  // first chunk under the rows of this warpgroup
         if constexpr (product.of_query) {
-            chunk_product(x, q, operands.chunks[product.chunk] + pk_offset / 16);
+            if constexpr (fresh)
+                load_operand<block_m, true>(operands.q, shared + q_offset, 64 * group + 16 * lane.warp, lane);
+            chunk_product(x, operands.q, chunk(own + product.chunk) + pk_offset / 16);
         } else {
-            chunk_product(x, operands.k, operands.chunks[product.chunk] + pq_offset / 16);
+            const int unit = shared_t ? group : product.unit;
+            if constexpr (fresh)
+                load_operand<block_n, true>(operands.k, operands.k_tile, 64 * unit + 16 * lane.warp, lane);
+            chunk_product(x, operands.k, chunk((shared_t ? 0 : own) + unit + product.chunk) + pq_offset / 16);
         }
     }
 
     // No work beside the products.
     struct NoWork {
+        template <int job>
+        static constexpr int groups = 0;
         template <int job>
         __device__ __forceinline__ void run() const {}
     };
@@ -71,91 +83,97 @@ struct NearTiles : FarTiles {
         Probabilities probabilities;
         float (&s)[block_n / 2];
 
+        static __device__ constexpr int step(int job) { return job * (block_n / 16) / products; }
+        template <int job>
+        static constexpr int groups = step(job + 1) > step(job);  // of wgmma
         template <int job>
         __device__ __forceinline__ void run() const {
-            probabilities.steps(s, job * (block_n / 16) / products, (job + 1) * (block_n / 16) / products);
+            probabilities.steps(s, step(job), step(job + 1));
         }
     };
 
-    // Product `job` is in flight; the next one runs under its stores and `work`.
+    // Whether product `job`, not the first, is issued before the one ahead of it is awaited: not when it needs other registers of K.
+    static __device__ constexpr bool early(int job) {
+        return deep && job < products &&
+               (product_of(job).of_query || product_of(job).unit == product_of(job - 1).unit);
+    }
+
+    // Product `job` is in flight in x; the next one, into y when early, runs under its stores and `work`.
     template <int job, class Work>
-    __device__ __forceinline__ void finish_products(float (&x)[32], const u32 (&q)[dim_steps][4], Operands& operands,
+    __device__ __forceinline__ void finish_products(float (&x)[32], float (&y)[32], Operands& operands,
                                                     const ScoreBuffers& at, Work work) const {
         constexpr Product product = product_of(job);
-        ShiftedScores packed;
-        wgmma_wait<0>();
-        settle(x);
-        packed.pack<product.of_query ? 1 : 0>(x);
-        // K's next unit as soon as the last product with this one is done.
-        constexpr bool next_unit = !product.of_query && product.chunk > product.unit && product.unit + 1 < units;
-        if constexpr (next_unit && !c2p) load_keys<product.unit + 1>(operands);
-        if constexpr (job + 1 < products) issue_product<job + 1>(x, q, operands);
-        if constexpr (next_unit && c2p) load_keys<product.unit + 1>(operands);
         work.template run<job>();
+        if constexpr (early(job + 1)) issue_product<job + 1>(y, operands);
+        if constexpr (p2c && job == 0) await(t_empty + t_barrier(), t_parity ^ 1);
+        wgmma_wait<int(early(job + 1)) + Work::template groups<job>>();
+        settle(x);
+        ShiftedScores packed;
+        packed.pack<product.of_query ? 1 : 0>(x);
+        if constexpr (job + 1 < products && !early(job + 1)) issue_product<job + 1>(x, operands);
         if constexpr (product.of_query) {
             store_c(packed, at, lane, product.chunk);
         } else {
-            store_t(packed, at, lane, product.unit, product.chunk - product.unit);
+            store_t(packed, at, lane, product.unit, product.chunk);
         }
-        if constexpr (job + 1 < products) finish_products<job + 1>(x, q, operands, at, work);
+        if constexpr (job + 1 == t_products) release(t_full + t_barrier());
+        if constexpr (early(job + 1)) {
+            finish_products<job + 1>(y, x, operands, at, work);
+        } else if constexpr (job + 1 < products) {
+            finish_products<job + 1>(x, y, operands, at, work);
+        }
     }
 
-    // The position scores of the near tile whose K is at k, into the buffers, with `work` in between. K's barrier has
-    // been waited for.
+    // The position scores of the near tile whose K is at k_slot, into the buffers, with `work` in between. K's barrier
+    // has been waited for.
     template <class Work>
-    __device__ __forceinline__ void position_scores(const u32 (&q)[dim_steps][4], const ScoreBuffers& at, int k_slot,
-                                                    Work work) {
-        float x[32];
+    __device__ __forceinline__ void position_scores(const ScoreBuffers& at, int k_slot, Work work) {
+        float x[32], y[32];
         Operands operands;
         operands.k_tile = k_tile(k_slot);
-        if constexpr (p2c) load_keys<0>(operands);
-#pragma unroll
-        for (int number = 0; number <= units; ++number)
-            operands.chunks[number] =
-                (shared >> 4) + strip.ahead(warpgroups - 1 - group + number).slot * (chunk_bytes / 16);
-        issue_product<0>(x, q, operands);
-        finish_products<0>(x, q, operands, at, work);
+        issue_product<0>(x, operands);
+        finish_products<0>(x, y, operands, at, work);
         if constexpr (!resident) release_chunks(units);
     }
 
     // One near tile, whose position scores lie in the buffers. Those of the next tile are made under its exponentials.
     template <bool last>
-    __device__ __forceinline__ void near_tile(float (&o)[head_dim / 2], Rows& rows, const u32 (&paired)[dim_steps][4],
-                                              const ScoreBuffers& at, int keys_left, bool first, bool last_phase) {
+    __device__ __forceinline__ void near_tile(float (&o)[head_dim / 2], Rows& rows, const ScoreBuffers& at,
+                                              int tile, int length, bool first, bool last_phase) {
         float s[block_n / 2];
         const RingPosition<stages> behind = kv.behind(), ahead = kv.ahead(1);
         const bool k_ready = last || test(k_full + 8 * ahead.slot, ahead.parity);
         const bool v_ready = test(v_full + 8 * kv.slot, kv.parity);
-        if constexpr (p2c)
-            group_barrier();  // T is written by all warps
-        else
-            __syncwarp();
+        if constexpr (p2c) await(t_full + t_barrier(), t_parity);
+        __syncwarp();
 #pragma unroll
         for (int unit = 0; unit < units; ++unit) {
             read_unit(part<32>(s, unit), at, unit);
             add_scores(part<32>(s, unit), kv.slot, unit);
         }
-        if constexpr (p2c && !last)
-            group_barrier();  // read by all warps
-        else
-            __syncwarp();
+        if constexpr (p2c) {
+            release(t_empty + t_barrier());
+            t_parity ^= 1;
+        }
+        __syncwarp();  // the warp's rows of C are read
+        const Dropped dropped = dropout_rows.draw(p.dropout, tile, lane.c);
         wgmma_wait<0>();
         settle(s);
         settle(o);
         if (last && last_phase) release(q_empty);
         if (!first) release(v_empty + 8 * behind.slot);
-        hide(s, rows, kv.slot, keys_left);
+        hide(s, rows, kv.slot, length - tile * block_n);
         release(k_empty + 8 * kv.slot);
         Softmax softmax;
         softmax.begin<true>(s, rows, p.scale_log2);
         if (softmax.moved(rows)) rescale(o, softmax.ratio);
         await(v_ready, v_full + 8 * kv.slot, kv.parity);
-        const Probabilities probabilities{softmax, o, operand(v_offset, kv.slot, tile_bytes), p.scale_log2};
+        const Probabilities probabilities{softmax, dropped, o, operand(v_offset, kv.slot, tile_bytes), p.scale_log2};
         if constexpr (last) {
             probabilities.steps(s, 0, block_n / 16);
         } else {
             await(k_ready, k_full + 8 * ahead.slot, ahead.parity);
-            position_scores(paired, at, ahead.slot, Share{probabilities, s});
+            position_scores(at, ahead.slot, Share{probabilities, s});
         }
         softmax.finish(rows);
         kv.advance();
@@ -163,15 +181,13 @@ struct NearTiles : FarTiles {
 
     __device__ __forceinline__ void near_tiles(float (&o)[head_dim / 2], Rows& rows, int begin, int end, int length,
                                                bool last_phase) {
-        u32 paired[dim_steps][4];
-        if constexpr (c2p) load_operand<block_m, true>(paired, shared + q_offset, 64 * group + 16 * lane.warp, lane);
-        const ScoreBuffers at(scratch(), lane);
+        const ScoreBuffers at(shared, group, lane);
         await(k_full + 8 * kv.slot, kv.parity);
-        position_scores(paired, at, kv.slot, NoWork());
+        position_scores(at, kv.slot, NoWork());
         int t = begin;
 #pragma unroll 1
-        for (; t < end - 1; ++t) near_tile<false>(o, rows, paired, at, length - t * block_n, t == begin, false);
-        near_tile<true>(o, rows, paired, at, length - t * block_n, t == begin, last_phase);
+        for (; t < end - 1; ++t) near_tile<false>(o, rows, at, t, length, t == begin, false);
+        near_tile<true>(o, rows, at, t, length, t == begin, last_phase);
         if constexpr (!resident) release_chunks(warpgroups);
         wgmma_wait<0>();
         settle(o);

@@ -17,15 +17,38 @@ __device__ __forceinline__ void copy_chunk(u32 to, const u16* from, bool valid) 
     }
 }
 
-// One of the producer_threads arrivals of a `full` barrier, once this thread's copies are in place.
-__device__ __forceinline__ void arrive_filled(u32 barrier) {
-    if constexpr (aligned) {
-        barrier_arrive_after_copies(barrier);
-    } else {
-        async_proxy_fence();
-        barrier_arrive(barrier);
+// Signals what the producer copied, one arrival of each thread, after a fence: wgmma reads through another proxy. So a
+// thread must come back when its copies have landed; it does once it has issued the next ones, or before it would wait
+// for anything else.
+class Signals {
+  public:
+    // The copies issued since the last call belong to `barrier`.
+    __device__ __forceinline__ void after_copies(u32 barrier) {
+        copy_async_commit();
+        if (pending) arrive<1>();
+        pending = barrier;
     }
-}
+    __device__ __forceinline__ void flush() {
+        if (pending) arrive<0>();
+        pending = 0;
+    }
+    __device__ __forceinline__ void wait(u32 barrier, u32 parity) {
+        if (__all_sync(0xffffffffu, barrier_test(barrier, parity))) return;
+        flush();
+        barrier_wait(barrier, parity);
+        __syncwarp();
+    }
+
+  private:
+    template <int younger>
+    __device__ __forceinline__ void arrive() const {
+        copy_async_wait<younger>();
+        async_proxy_fence();
+        barrier_arrive(pending);
+    }
+
+    u32 pending = 0;
+};
 
 // Rows at or beyond `count` become zeros.
 template <int rows>
@@ -118,6 +141,7 @@ struct MaskSummary {
 __device__ __forceinline__ void produce(const ForwardParams& p, unsigned char* memory, u32 shared, int tid) {
     RingPosition<stages> kv;
     RingPosition<ring> strip;
+    Signals signals;
     MaskSummary summary;
     int resident_head = -1;
     bool tables_ready = false;
@@ -136,18 +160,16 @@ __device__ __forceinline__ void produce(const ForwardParams& p, unsigned char* m
 
         int first_key = 0, key_count = item.length;
         if constexpr (mask) {
+            signals.flush();
             summary.read(memory + notes_offset, keep, item, tid);
             if (!summary.hidden) first_key = summary.low, key_count = summary.high;
         }
-        barrier_wait(shared + q_empty, q_parity);
+        signals.wait(shared + q_empty, q_parity);
         q_parity ^= 1;
-        if (mask && tid == 0) {
-            range[0] = first_key, range[1] = key_count, range[2] = summary.hidden;
-            barrier_arrive(shared + q_full);
-        }
+        if (mask && tid == 0) range[0] = first_key, range[1] = key_count, range[2] = summary.hidden;
         copy_rows<block_m>(shared + q_offset, rows.q, p.q_row, item.length - item.row0, tid);
         if constexpr (has_bias) copy_ends(p, shared, pk, pq, tid);
-        arrive_filled(shared + q_full);
+        signals.after_copies(shared + q_full);
 
         const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, first_key, key_count);
         int distance_chunk = (item.row0 + block_m) / 64 - 1 - tiles.near_begin * units;
@@ -155,18 +177,15 @@ __device__ __forceinline__ void produce(const ForwardParams& p, unsigned char* m
             const int left = item.length - t * block_n;
             if (prefetch && t == tiles.begin && work.item + work.step < work.end)
                 prefetch_item(p, work.item + work.step, tid);
-            barrier_wait(shared + k_empty + 8 * kv.slot, kv.parity ^ 1);
+            signals.wait(shared + k_empty + 8 * kv.slot, kv.parity ^ 1);
             if constexpr (mask) {
                 const u32 kept_keys =
                     __ballot_sync(0xffffffffu, tid < block_n && tid < left && keep[t * block_n + tid]);
-                if (tid % 32 == 0) {
-                    reinterpret_cast<u32*>(memory + bits_offset)[kv.slot * 4 + tid / 32] = kept_keys;
-                    barrier_arrive(shared + k_full + 8 * kv.slot);
-                }
+                if (tid % 32 == 0) reinterpret_cast<u32*>(memory + bits_offset)[kv.slot * 4 + tid / 32] = kept_keys;
             }
             copy_rows<block_n>(shared + k_offset + kv.slot * tile_bytes, rows.k + s64(t) * block_n * p.k_row, p.k_row,
                                left, tid);
-            arrive_filled(shared + k_full + 8 * kv.slot);
+            signals.after_copies(shared + k_full + 8 * kv.slot);
             if (has_bias && tid == 0) {  // the tile's new distance chunks arrive on its K's barrier
                 const u32 full = shared + k_full + 8 * kv.slot;
                 int count = t < tiles.near_begin || t >= tiles.near_end ? 0
@@ -187,13 +206,14 @@ __device__ __forceinline__ void produce(const ForwardParams& p, unsigned char* m
                 barrier_arrive(full);
             }
             __syncwarp();
-            barrier_wait(shared + v_empty + 8 * kv.slot, kv.parity ^ 1);
+            signals.wait(shared + v_empty + 8 * kv.slot, kv.parity ^ 1);
             copy_rows<block_n>(shared + v_offset + kv.slot * tile_bytes, rows.v + s64(t) * block_n * p.v_row, p.v_row,
                                left, tid);
-            arrive_filled(shared + v_full + 8 * kv.slot);
+            signals.after_copies(shared + v_full + 8 * kv.slot);
             kv.advance();
         }
     }
+    signals.flush();
     // The grid after this one relies on the end of the one before.
     if (has_bias && tid == 0 && !tables_ready) await_previous_grid();
 }

@@ -15,6 +15,8 @@ struct Warpgroup {
     Lane lane;
     RingPosition<stages> kv;
     RingPosition<ring> strip;
+    u32 t_parity = 0;  // of the near tile's T to read next
+    DropoutRows dropout_rows;
     int resident_head = -1;
     bool hidden_rows = false;  // some query row of the item's block is masked
 
@@ -31,13 +33,9 @@ struct Warpgroup {
     __device__ __forceinline__ u32 operand(int offset, int slot, int bytes) const {
         return (shared >> 4) + offset / 16 + slot * (bytes / 16);
     }
-    __device__ __forceinline__ u32 scratch() const { return shared + scratch_offset + group * scratch_bytes; }
 
-    // One arrival for each warp, after all its lanes came here.
-    __device__ __forceinline__ void release(u32 barrier) const {
-        __syncwarp();
-        if (lane.lane == 0) barrier_arrive(shared + barrier);
-    }
+    // Every thread arrives: as fast as one for each warp, and the order is plain to see, for race checkers too.
+    __device__ __forceinline__ void release(u32 barrier) const { barrier_arrive(shared + barrier); }
     __device__ __forceinline__ void await(u32 barrier, u32 parity) const { barrier_wait(shared + barrier, parity); }
     __device__ __forceinline__ bool test(u32 barrier, u32 parity) const {
         return barrier_test(shared + barrier, parity);
@@ -45,7 +43,8 @@ struct Warpgroup {
     __device__ __forceinline__ void await(bool over, u32 barrier, u32 parity) const {
         if (!over) barrier_wait(shared + barrier, parity);
     }
-    __device__ __forceinline__ void group_barrier() const { named_barrier(1 + group, 128); }
+    // Offset among t_full and t_empty.
+    __device__ __forceinline__ u32 t_barrier() const { return shared_t ? 0 : 8 * group; }
 
     // Masks the scores of a tile.
     __device__ __forceinline__ void hide(float (&s)[block_n / 2], const Rows& rows, int slot, int keys_left) const {
@@ -89,9 +88,8 @@ struct Warpgroup {
     }
 
     __device__ __forceinline__ void release_chunks(int count) {
-        __syncwarp();
         for (int i = 0; i < count; ++i) {
-            if (lane.lane == 0) barrier_arrive(shared + strip_empty + 8 * strip.slot);
+            release(strip_empty + 8 * strip.slot);
             strip.advance();
         }
     }

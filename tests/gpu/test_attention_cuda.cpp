@@ -15,7 +15,9 @@ struct TierTypes {
 // The tiers that this device can run, each with the element types it serves.
 std::vector<TierTypes> tiers() {
     const std::vector<std::string> names = open_device("0").info().tiers();
-    std::vector<TierTypes> all = {{"mma", {DType::bf16, DType::f16}}, {"simt", {DType::f32, DType::f16, DType::bf16}}};
+    std::vector<TierTypes> all = {{"sm90", {DType::bf16, DType::f16}},
+                                  {"mma", {DType::bf16, DType::f16}},
+                                  {"simt", {DType::f32, DType::f16, DType::bf16}}};
     std::erase_if(all,
                   [&](const TierTypes& t) { return std::find(names.begin(), names.end(), t.tier) == names.end(); });
     REQUIRE_FALSE(all.empty());

@@ -18,7 +18,9 @@ inline RuntimeOptions private_options(const std::string& device) {
     RuntimeOptions options;
     options.device = device;
     options.discover_profiles = false;
-    options.store.memory_only = true;
+    // On a GPU the tests share a store: each of them alone would compile hundreds of kernels.
+    options.store.memory_only = device == "cpu";
+    options.store.directory = TURBOTUNE_BUILD_DIR "/test-store";
     return options;
 }
 

@@ -15,6 +15,8 @@ namespace da = turbotune::disentangled_attention;
 
 namespace {
 
+constexpr const char* kPasses[] = {"inference", "training_forward", "backward_dq", "backward_dkdv"};
+
 Workload workload(const char* layout = "padded", int length = 512, int head_dim = 64,
                   const char* precision = "fp32_strict", const char* pass = "inference") {
     Workload made;
@@ -54,44 +56,47 @@ std::string argument_at_fault(const Config& config) {
 
 }  // namespace
 
-TEST_CASE("the host tier serves inference in every layout and exact precision, and says why not otherwise",
-          "[host][tier]") {
+TEST_CASE("the host tier serves every pass, layout and precision, and says why not otherwise", "[host][tier]") {
     const da::Tier& tier = da::host_tier();
-    for (const char* layout : {"padded", "padded_masked", "packed"})
-        for (const char* precision : {"half", "fp32_strict"})
-            for (int head_dim : {32, 64, 128}) CHECK(tier.refuse(workload(layout, 64, head_dim, precision)) == "");
-    CHECK(tier.refuse(workload("padded", 64, 64, "fp32_fast")).find("fp32_fast") != std::string::npos);
+    for (const char* pass : kPasses)
+        for (const char* layout : {"padded", "padded_masked", "packed"})
+            for (const char* precision : {"half", "fp32_strict", "fp32_fast"})
+                for (int head_dim : {32, 64, 128}) {
+                    Workload asked = workload(layout, 64, head_dim, precision, pass);
+                    CHECK(tier.refuse(asked) == "");
+                    asked.fields.set("dropout", FieldValue(true));
+                    CHECK(tier.refuse(asked) == "");
+                }
     CHECK(tier.refuse(workload("padded", 64, 48)).find("48") != std::string::npos);
     CHECK(tier.refuse(workload("ragged")).find("ragged") != std::string::npos);
-    CHECK(tier.refuse(workload("padded", 64, 64, "half", "training_forward")) == "");
-    for (const char* pass : {"backward_dq", "backward_dkdv"})
-        CHECK(tier.refuse(workload("padded", 64, 64, "half", pass)).find(pass) != std::string::npos);
+    CHECK(tier.refuse(workload("padded", 64, 64, "half", "sideways")).find("sideways") != std::string::npos);
 }
 
 TEST_CASE("every host candidate is distinct, carries its tier first, and passes its own check", "[host][tier]") {
     const da::Tier& tier = da::host_tier();
     for (const char* arch : {"x86_64-avx512", "x86_64-avx2", "aarch64-neon", "riscv64"})
-        for (int length : {64, 128, 512, 8192})
-            for (int head_dim : {32, 64, 128}) {
-                const Workload asked = workload("padded", length, head_dim);
-                const std::vector<Config> configs = tier.candidates(asked, cpu(arch));
-                INFO(arch << " length " << length);
-                CHECK(configs.size() >= (length == 64 ? 3u : 6u));
-                CHECK(configs.size() <= 12u);
-                std::set<std::string> texts;
-                for (const Config& config : configs) {
-                    texts.insert(config.to_string());
-                    CHECK(config.entries().front().first == "tier");
-                    CHECK(config.text("tier") == "host");
-                    CHECK(config.integer("block_m") <= std::max(64, length));
-                    const Resources resources = tier.resources(asked, config);
-                    CHECK(resources.threads == 1);
-                    CHECK(resources.registers == 0);
-                    CHECK(resources.shared_bytes > 0);
-                    CHECK(resources.shared_bytes % 64 == 0);
+        for (const char* pass : kPasses)
+            for (int length : {64, 128, 512, 8192})
+                for (int head_dim : {32, 64, 128}) {
+                    const Workload asked = workload("padded", length, head_dim, "fp32_strict", pass);
+                    const std::vector<Config> configs = tier.candidates(asked, cpu(arch));
+                    INFO(arch << " " << pass << " length " << length);
+                    CHECK(configs.size() >= (length == 64 ? 3u : 6u));
+                    CHECK(configs.size() <= 12u);
+                    std::set<std::string> texts;
+                    for (const Config& config : configs) {
+                        texts.insert(config.to_string());
+                        CHECK(config.entries().front().first == "tier");
+                        CHECK(config.text("tier") == "host");
+                        CHECK(config.integer("block_m") <= std::max(64, length));
+                        const Resources resources = tier.resources(asked, config);
+                        CHECK(resources.threads == 1);
+                        CHECK(resources.registers == 0);
+                        CHECK(resources.shared_bytes > 0);
+                        CHECK(resources.shared_bytes % 64 == 0);
+                    }
+                    CHECK(texts.size() == configs.size());
                 }
-                CHECK(texts.size() == configs.size());
-            }
 }
 
 TEST_CASE("host candidates whose scratch overflows the L2 cache come last", "[host][tier]") {
@@ -110,8 +115,10 @@ TEST_CASE("host candidates whose scratch overflows the L2 cache come last", "[ho
 }
 
 TEST_CASE("sixteen vector registers get smaller register tiles", "[host][tier]") {
-    for (const Config& config : da::host_tier().candidates(workload(), cpu("x86_64-avx2")))
-        CHECK(config.integer("micro_rows") * config.integer("micro_vectors") <= 12);
+    for (const char* pass : kPasses)
+        for (const Config& config :
+             da::host_tier().candidates(workload("padded", 512, 64, "fp32_strict", pass), cpu("x86_64-avx2")))
+            CHECK(config.integer("micro_rows") * config.integer("micro_vectors") <= 12);
 }
 
 TEST_CASE("a host config with a missing, foreign or impossible field is refused by its name", "[host][tier]") {
@@ -129,6 +136,56 @@ TEST_CASE("a host config with a missing, foreign or impossible field is refused 
         CHECK_THROWS_AS(da::host_tier().resources(workload(), partial), InvalidArgument);
     }
     CHECK_THROWS_AS(da::host_tier().resources(workload(), Config(good_config()).set("block_m", "64")), InvalidArgument);
+}
+
+TEST_CASE("a backward config of the host tier is checked by its own fields", "[host][tier]") {
+    const da::Tier& tier = da::host_tier();
+    const Workload asked = workload("padded", 512, 64, "fp32_strict", "backward_dkdv");
+    const Config good = tier.candidates(asked, cpu()).front();
+    for (std::int64_t value : {0, 3, 8, 64})
+        CHECK_THROWS_AS(tier.resources(asked, Config(good).set("key_parts", FieldValue(value))), InvalidArgument);
+    CHECK_THROWS_AS(tier.resources(asked, good_config()), InvalidArgument);  // of the forward pass
+    CHECK_THROWS_AS(tier.resources(workload(), good), InvalidArgument);
+}
+
+TEST_CASE("the parts of the host tier's backward pass follow from the length alone", "[host][tier]") {
+    const da::Tier& tier = da::host_tier();
+    for (int length : {64, 512, 1024, 8192}) {
+        std::set<std::int64_t> parts;
+        for (int occupancy : {8, 32})
+            for (const char* arch : {"x86_64-avx512", "x86_64-avx2"})
+                for (int cores : {1, 2, 96}) {
+                    Workload asked = workload("padded", length, 64, "fp32_strict", "backward_dkdv");
+                    asked.fields.set("batch_heads", occupancy);
+                    DeviceInfo device = cpu(arch);
+                    device.device_class.sm_count = cores;
+                    for (const Config& config : tier.candidates(asked, device))
+                        parts.insert(config.integer("key_parts"));
+                }
+        CHECK(parts.size() == 1);
+    }
+}
+
+TEST_CASE("the workspace of the host tier's backward pass grows with the tokens, not with their square",
+          "[host][tier]") {
+    const da::Tier& tier = da::host_tier();
+    da::Problem problem;
+    problem.pass = da::Pass::backward;
+    problem.heads = 12;
+    auto bytes_per_token = [&](int batch, int length) {
+        problem.batch = batch;
+        problem.length = length;
+        const Workload asked = da::workload_of(problem);
+        const Config config = tier.candidates(asked, cpu()).front();
+        // Less the tables of the units, whose number is bounded.
+        const double tables = 8.0 * 2 * 2 * problem.span() * problem.heads * problem.head_dim * 4;
+        return (double(tier.workspace_bytes(problem, config)) - tables) / (double(batch) * length);
+    };
+    for (int length : {64, 512, 2048, 8192})
+        for (int batch : {8, 64}) {
+            INFO(batch << " x " << length);
+            CHECK(bytes_per_token(batch, length) <= 1.3 * 4 * 12 * (64 + 1) * 4);
+        }
 }
 
 TEST_CASE("a host launch covers every row, head and sequence, with scratch as announced", "[host][tier]") {

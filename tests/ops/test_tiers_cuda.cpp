@@ -3,6 +3,7 @@
 #include <set>
 
 #include "catch.h"
+#include "disentangled_attention/params.h"
 #include "tier.h"
 #include "turbotune/base/error.h"
 #include "turbotune/kernel/compiler.h"
@@ -33,18 +34,18 @@ std::vector<DeviceInfo> gpus() {
             gpu(12, 0, 170, 99 * 1024)};
 }
 
-std::vector<Workload> inference(const char* precision) {
+std::vector<Workload> workloads_of(const char* pass, const char* precision) {
     return operation().workloads({Preset::exhaustive,
-                                  {{"pass", {"inference"}},
+                                  {{"pass", {pass}},
                                    {"precision", {precision}},
                                    {"head_dim", {"32", "64", "128"}},
                                    {"relative", {"c2p_p2c", "c2p", "p2c", "none"}}}});
 }
 
-Workload one_workload(const char* head_dim = "64", const char* precision = "half") {
+Workload one_workload(const char* head_dim = "64", const char* precision = "half", const char* pass = "inference") {
     return operation()
         .workloads({Preset::standard,
-                    {{"pass", {"inference"}},
+                    {{"pass", {pass}},
                      {"precision", {precision}},
                      {"layout", {"padded"}},
                      {"length", {"512"}},
@@ -60,9 +61,9 @@ bool have_nvrtc() {
     }
 }
 
-void check_candidates(const Tier& tier, const char* precision, std::size_t fewest) {
+void check_candidates(const Tier& tier, const char* pass, const char* precision, std::size_t fewest) {
     for (const DeviceInfo& device : gpus())
-        for (const Workload& workload : inference(precision)) {
+        for (const Workload& workload : workloads_of(pass, precision)) {
             INFO(device.device_class.arch << " " << workload.to_string());
             REQUIRE(tier.refuse(workload).empty());
             const std::vector<Config> configs = tier.candidates(workload, device);
@@ -91,12 +92,16 @@ void check_candidates(const Tier& tier, const char* precision, std::size_t fewes
 
 TEST_CASE("every mma candidate of every workload fits, or the filter says what it needs", "[tiers]") {
     // head_dim 128 in 99 KiB leaves one.
-    check_candidates(mma_tier(), "half", 1);
+    check_candidates(mma_tier(), "inference", "half", 1);
 }
 
 TEST_CASE("every simt candidate of every workload fits, or the filter says what it needs", "[tiers]") {
-    check_candidates(simt_tier(), "fp32_strict", 4);
-    check_candidates(simt_tier(), "half", 4);
+    check_candidates(simt_tier(), "inference", "fp32_strict", 4);
+    check_candidates(simt_tier(), "training_forward", "fp32_fast", 4);
+    check_candidates(simt_tier(), "inference", "half", 4);
+    // head_dim 128 in 99 KiB leaves one.
+    for (const char* precision : {"half", "fp32_strict", "fp32_fast"})
+        check_candidates(simt_tier(), "backward_dq", precision, 1);
 }
 
 TEST_CASE("what the CUDA tiers have no kernels for is refused by name", "[tiers]") {
@@ -105,17 +110,21 @@ TEST_CASE("what the CUDA tiers have no kernels for is refused by name", "[tiers]
     };
     CHECK(refusal(mma_tier(), {{"precision", {"fp32_strict"}}, {"pass", {"inference"}}}).find("fp32_strict") !=
           std::string::npos);
-    CHECK(refusal(simt_tier(), {{"precision", {"fp32_fast"}}, {"pass", {"inference"}}}).find("fp32_fast") !=
+    CHECK(refusal(mma_tier(), {{"precision", {"half"}}, {"pass", {"backward_dq"}}}).find("backward_dq") !=
           std::string::npos);
-    for (const Tier* tier : {&mma_tier(), &simt_tier(), &reference_tier()})
-        CHECK(refusal(*tier, {{"precision", {"half"}}, {"pass", {"backward_dq"}}}).find("backward_dq") !=
-              std::string::npos);
+    for (const Tier* tier : {&simt_tier(), &reference_tier()})
+        for (const char* pass : {"inference", "training_forward", "backward_dq", "backward_dkdv"})
+            for (const char* precision : {"half", "fp32_strict", "fp32_fast"})
+                CHECK(refusal(*tier, {{"precision", {precision}}, {"pass", {pass}}}) == "");
 }
 
 TEST_CASE("a config of a CUDA tier is checked field by field", "[tiers]") {
-    for (const Tier* tier : {&mma_tier(), &simt_tier(), &reference_tier()}) {
-        INFO(tier->name());
-        const Workload workload = one_workload();
+    for (auto [tier, pass] : {std::pair{&mma_tier(), "inference"},
+                              {&simt_tier(), "inference"},
+                              {&simt_tier(), "backward_dkdv"},
+                              {&reference_tier(), "backward_dkdv"}}) {
+        INFO(tier->name() << " " << pass);
+        const Workload workload = one_workload("64", "half", pass);
         const Config good = tier->candidates(workload, gpus()[1]).at(0);
         CHECK_NOTHROW(tier->resources(workload, good));
         auto fault = [&](const Config& config) -> std::string {
@@ -145,6 +154,12 @@ TEST_CASE("allowed values in a combination that was never a candidate are refuse
     config = simt_tier().candidates(one_workload(), gpus()[1]).at(0);
     config.set("block_m", 32).set("block_n", 64);
     REQUIRE_THROWS_AS(simt_tier().resources(one_workload(), config), InvalidArgument);
+    const Workload backward = one_workload("64", "half", "backward_dq");
+    config = simt_tier().candidates(backward, gpus()[1]).at(0);
+    config.set("block", 32).set("threads", 256);
+    REQUIRE_THROWS_AS(simt_tier().resources(backward, config), InvalidArgument);
+    config = simt_tier().candidates(backward, gpus()[1]).at(0);
+    REQUIRE_THROWS_AS(simt_tier().resources(one_workload("128", "half", "backward_dq"), config), InvalidArgument);
 }
 
 TEST_CASE("few heads and short sequences are given shorter blocks first", "[tiers]") {
@@ -193,6 +208,57 @@ TEST_CASE("launches cover every query row, and pass rows that are not aligned to
     REQUIRE_THROWS_AS(mma_tier().launches(problem, config, device), Unsupported);
 }
 
+TEST_CASE("the backward pass gives dQ before dK and dV, and with position terms the tables last", "[tiers]") {
+    const DeviceInfo device = gpus()[1];
+    Problem problem;
+    problem.pass = Pass::backward;
+    problem.batch = 3;
+    problem.heads = 5;
+    problem.length = 129;
+    problem.dropout = 0.1f;
+    const Tier& tier = simt_tier();
+    const Workload workload = workload_of(problem);
+    for (const Config& config : tier.candidates(workload, device)) {
+        INFO(config.to_string());
+        const auto block = static_cast<unsigned>(config.integer("block")), tiles = (129 + block - 1) / block;
+        const std::vector<KernelLaunch> launches = tier.launches(problem, config, device);
+        REQUIRE(launches.size() == 4);
+        for (unsigned i = 0; i < 2; ++i) {
+            CHECK(launches[i].spec.parameters.boolean("own_keys") == (i == 1));
+            CHECK(launches[i].shape.grid[0] == 15 * tiles);
+            CHECK(launches[i].shape.shared_bytes == tier.resources(workload, config).shared_bytes);
+        }
+        CHECK(launches[2].shape.grid[0] % (5 * (2 * tiles - 1)) == 0);  // heads x diagonals
+        CHECK(launches[3].shape.grid[0] == 2 * 5 * 512);
+        BackwardParams params{};
+        tier.fill(problem, config, params);
+        CHECK(params.regions[5] == 2 * tiles - 1);
+        for (int i = 1; i < 4; ++i) {
+            CHECK(params.regions[i] % 256 == 0);
+            CHECK(params.regions[i] > params.regions[i - 1]);
+        }
+        CHECK(tier.workspace_bytes(problem, config) > static_cast<std::size_t>(params.regions[3]));
+    }
+    problem.c2p = problem.p2c = false;
+    const Config config = tier.candidates(workload, device).at(0);
+    CHECK(tier.launches(problem, config, device).size() == 2);
+    CHECK(tier.workspace_bytes(problem, config) >= 4u * 15 * 129);
+}
+
+TEST_CASE("the workspace of the backward pass grows with tokens, not with their square", "[tiers]") {
+    Problem problem;
+    problem.pass = Pass::backward;
+    problem.batch = 4;
+    problem.heads = 12;
+    problem.length = 2048;
+    const Config config = simt_tier().candidates(workload_of(problem), gpus()[1]).at(0);
+    const std::size_t at_2048 = simt_tier().workspace_bytes(problem, config);
+    problem.length = 8192;
+    const std::size_t at_8192 = simt_tier().workspace_bytes(problem, config);
+    CHECK(at_8192 < 4 * at_2048);
+    CHECK(at_8192 < 100u << 20);
+}
+
 TEST_CASE("the reference has one template for GPUs and one for the CPU", "[tiers]") {
     Problem problem;
     problem.batch = 2;
@@ -207,6 +273,10 @@ TEST_CASE("the reference has one template for GPUs and one for the CPU", "[tiers
     launch = reference_tier().launches(problem, config, cpu).at(0);
     CHECK(launch.spec.template_path == "disentangled_attention/forward_reference.cpp");
     CHECK(launch.shape.grid[0] == 2 * 3 * 3);
+    problem.pass = Pass::backward;
+    CHECK(reference_tier().launches(problem, config, gpus()[0]).size() == 3);
+    for (const KernelLaunch& part : reference_tier().launches(problem, config, gpus()[0]))
+        CHECK(part.spec.template_path == "disentangled_attention/backward_reference.cu");
 }
 
 // The templates check their shared memory against the launch themselves, by static_assert.
@@ -215,27 +285,39 @@ TEST_CASE("the first candidates compile for every GPU family within the predicte
         WARN("no NVRTC here: nothing was compiled");
         return;
     }
-    Problem problem;
-    problem.length = 512;
-    problem.batch = 4;
-    problem.heads = 12;
+    struct Kernels {
+        const Tier* tier;
+        Pass pass;
+        DType dtype;
+        int head_dim;
+    };
+    const Kernels kernels[] = {
+        {&mma_tier(), Pass::inference, DType::bf16, 64},        {&mma_tier(), Pass::inference, DType::f16, 32},
+        {&mma_tier(), Pass::inference, DType::bf16, 128},       {&simt_tier(), Pass::inference, DType::f32, 64},
+        {&simt_tier(), Pass::training_forward, DType::f16, 32}, {&simt_tier(), Pass::backward, DType::f32, 64},
+        {&simt_tier(), Pass::backward, DType::bf16, 128},       {&reference_tier(), Pass::inference, DType::f32, 128},
+        {&reference_tier(), Pass::backward, DType::f32, 64},
+    };
     for (const DeviceInfo& device : gpus())
-        for (auto [tier, dtype, head_dim] : {std::tuple{&mma_tier(), DType::bf16, 64},
-                                             {&mma_tier(), DType::f16, 32},
-                                             {&mma_tier(), DType::bf16, 128},
-                                             {&simt_tier(), DType::f32, 64},
-                                             {&reference_tier(), DType::f32, 128}}) {
-            problem.dtype = dtype;
-            problem.head_dim = head_dim;
-            problem.mask = head_dim != 64;
+        for (const Kernels& k : kernels) {
+            Problem problem;
+            problem.length = 512;
+            problem.batch = 4;
+            problem.heads = 12;
+            problem.pass = k.pass;
+            problem.dtype = k.dtype;
+            problem.head_dim = k.head_dim;
+            problem.mask = k.head_dim != 64;
+            problem.dropout = k.pass != Pass::inference && k.head_dim != 64 ? 0.1f : 0.0f;
             const Workload workload = workload_of(problem);
-            const Config config = tier->candidates(workload, device).at(0);
-            const KernelLaunch launch = tier->launches(problem, config, device).at(0);
-            INFO(launch.spec.to_string());
-            const Image image =
-                nvrtc_compiler().compile({render(launch.spec), launch.spec.kernel_name, launch.spec.target, "test"});
-            CHECK(image.metadata.registers <= tier->resources(workload, config).registers);
-            CHECK(image.metadata.static_shared_bytes <= 4096);
-            CHECK(image.log.find("warning") == std::string::npos);
+            const Config config = k.tier->candidates(workload, device).at(0);
+            for (const KernelLaunch& launch : k.tier->launches(problem, config, device)) {
+                INFO(launch.spec.to_string());
+                const Image image = nvrtc_compiler().compile(
+                    {render(launch.spec), launch.spec.kernel_name, launch.spec.target, "test"});
+                CHECK(image.metadata.registers <= k.tier->resources(workload, config).registers);
+                CHECK(image.metadata.static_shared_bytes <= 40960);
+                CHECK(image.log.find("warning") == std::string::npos);
+            }
         }
 }

@@ -71,18 +71,28 @@ TEST_CASE("Tuning writes a profile that inspect reads, and a second run measures
     CHECK(text.out.find('\x1b') == std::string::npos);  // plain where there is no terminal
 }
 
-TEST_CASE("Passes without kernels are skipped by name and are no success", "[tune]") {
+TEST_CASE("The quick preset tunes every pass on the CPU, the two of the backward pass at once", "[tune][slow]") {
     const TempDir home;
-    const Outcome planned =
-        run_turbotune(home, {"--preset", "quick", "--device", "cpu", "--passes", "backward_dq", "--dry-run", "--json"});
-    REQUIRE(planned.exit_code == 0);
-    const Json plan = parse_json(planned.out, "plan");
-    for (const Json& row : plan["workloads"])
-        if (row["unavailable"].is_null()) return;  // the pass exists by now
-    const Outcome outcome = run_turbotune(home, {"--preset", "quick", "--device", "cpu", "--passes", "backward_dq"});
-    CHECK(outcome.exit_code == 1);
-    CHECK(outcome.out.find("skipped") != std::string::npos);
-    CHECK(outcome.err.find("turbotune: error: none of the") != std::string::npos);
+    const Json report = json_of(run_turbotune(home, {"--preset", "quick", "--device", "cpu", "--json"}));
+    CHECK(report["workloads"] == 12);
+    CHECK(report["measured"] == 12);
+    CHECK(report["failed"] == 0);
+    const std::string path = report["profile"];
+    const Profile profile = parse_profile(read_text(path), path);
+    REQUIRE(profile.entries.size() == 12);
+    int shared = 0;
+    for (const ProfileEntry& entry : profile.entries) {
+        if (entry.workload.fields.text("pass") != "backward_dq") continue;
+        Workload other = entry.workload;
+        other.fields.set("pass", "backward_dkdv");
+        for (const ProfileEntry& each : profile.entries)
+            if (each.workload == other) {
+                CHECK(each.config == entry.config);
+                CHECK(each.latency.median == entry.latency.median);
+                ++shared;
+            }
+    }
+    CHECK(shared == 3);  // layouts
 }
 
 TEST_CASE("Without a C++ compiler the CPU cannot be tuned, and the error says so", "[tune]") {

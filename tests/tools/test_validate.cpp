@@ -41,7 +41,7 @@ TEST_CASE("validate passes a known case in every precision and tells its errors"
     const Json report = validate(home, cases(home, {"da_both_l33_d32.safetensors"}), 0);
     CHECK(report["device"]["id"] == "cpu");
     CHECK(report["failed"] == 0);
-    CHECK(report["passed"] == 6);
+    CHECK(report["passed"] == 9);
     for (const char* dtype : {"f32", "f16", "bf16"}) {
         const Json* row = find(report, "da_both_l33_d32", dtype);
         REQUIRE(row != nullptr);
@@ -56,6 +56,11 @@ TEST_CASE("validate passes a known case in every precision and tells its errors"
         CHECK(output["error"].get<double>() > 0);  // a float result is never the float64 one everywhere
         CHECK(output["error"] <= output["tolerance"]);
     }
+    std::set<std::string> gradients;
+    for (const Json& each : report["cases"])
+        if (each["pass"] == "backward")
+            for (const Json& output : each["outputs"]) gradients.insert(output["output"].get<std::string>());
+    CHECK(gradients == std::set<std::string>{"dq", "dk", "dv", "d_position_key", "d_position_query"});
 }
 
 TEST_CASE("validate skips operations and passes that do not exist, without calling them passed", "[validate]") {
@@ -63,7 +68,7 @@ TEST_CASE("validate skips operations and passes that do not exist, without calli
     const Json report = validate(home, cases(home, {"ta_n5_d16.safetensors", "da_both_l1.safetensors"}), 0);
     const Json* other = find(report, "ta_n5_d16");
     REQUIRE(other != nullptr);
-    if (report["passed"] == 6) {  // once the operation exists its cases run instead
+    if (report["passed"] == 9) {  // once the operation exists its cases run instead
         CHECK((*other)["skipped"] == true);
         CHECK((*other)["passed"] == false);
         CHECK((*other)["operation"] == "triangle_attention");
@@ -87,8 +92,8 @@ TEST_CASE("validate fails a case whose expected value is wrong, and only that on
     want.set(77, want.at(77) + 1);
     write_safetensors(directory + "/da_none_l50_d64.safetensors", file);
     const Json report = validate(home, directory, 1);
-    CHECK(report["failed"] == 6);
-    CHECK(report["passed"] == 6);
+    CHECK(report["failed"] == 9);  // the backward pass reads out
+    CHECK(report["passed"] == 9);
     const Json* row = find(report, "da_none_l50_d64", "f32");
     REQUIRE(row != nullptr);
     CHECK((*row)["passed"] == false);
@@ -124,7 +129,7 @@ TEST_CASE("validate names malformed files and still runs the others", "[validate
         CHECK_FALSE((*row)["reason"].get<std::string>().empty());
     }
     CHECK(report["failed"] == 6);
-    CHECK(report["passed"] == 6);
+    CHECK(report["passed"] == 9);
     // In name order.
     CHECK(report["cases"][0]["case"] == "a_truncated");
 }

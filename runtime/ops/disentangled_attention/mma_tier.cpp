@@ -1,8 +1,10 @@
-// Tensor cores through mma.sync, sm_80 and newer: kernel_templates/disentangled_attention/forward_mma.cu.
+// Tensor cores through mma.sync, sm_80 and newer: kernel_templates/disentangled_attention/forward_mma.cu, and the
+// backward pass in mma_backward.cpp.
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "mma_backward.h"
 #include "schedule.h"
 #include "turbotune/base/error.h"
 
@@ -80,7 +82,7 @@ class MmaTier : public Tier {
     const char* name() const override { return kMma; }
 
     std::string refuse(const Workload& workload) const override {
-        const std::string why = refuse_unserved(kMma, workload, {});
+        const std::string why = refuse_unserved(kMma, workload, {.dropout = true, .backward = true});
         if (!why.empty()) return why;
         const std::string& precision = workload.fields.text("precision");
         return precision == "half" ? "" : fmt::format("precision {} is not available on the mma tier", precision);
@@ -88,6 +90,7 @@ class MmaTier : public Tier {
 
     std::vector<Config> candidates(const Workload& workload, const DeviceInfo& device) const override {
         const std::int64_t head_dim = workload.fields.integer("head_dim");
+        if (is_backward(workload)) return mma_backward_candidates(head_dim);
         std::vector<MmaConfig> configs = table_of(head_dim);
         // With fewer blocks than half the multiprocessors' slots, shorter blocks fill more of them.
         const std::int64_t length = workload.fields.integer("length"),
@@ -107,6 +110,8 @@ class MmaTier : public Tier {
 
     Resources resources(const Workload& workload, const Config& config) const override {
         const std::int64_t head_dim = workload.fields.integer("head_dim");
+        if (is_backward(workload))
+            return mma_backward_resources(head_dim, position_terms(workload), has_dropout(workload), config);
         check_listed(head_dim, config);
         const MmaConfig c = from_fields(config);
         Resources resources;
@@ -118,6 +123,7 @@ class MmaTier : public Tier {
 
     std::vector<KernelLaunch> launches(const Problem& problem, const Config& config,
                                        const DeviceInfo& device) const override {
+        if (problem.pass == Pass::backward) return mma_backward_launches(problem, config, device);
         check_listed(problem.head_dim, config);
         const MmaConfig c = from_fields(config);
         KernelLaunch launch;
@@ -133,6 +139,14 @@ class MmaTier : public Tier {
         launch.shape.block[0] = static_cast<unsigned>(32 * c.warps);
         launch.shape.shared_bytes = static_cast<unsigned>(shared);
         return {launch};
+    }
+
+    std::size_t workspace_bytes(const Problem& problem, const Config&) const override {
+        return problem.pass == Pass::backward ? mma_backward_workspace_bytes(problem) : 0;
+    }
+
+    void fill(const Problem& problem, const Config&, BackwardParams& params) const override {
+        mma_backward_fill(problem, params);
     }
 };
 

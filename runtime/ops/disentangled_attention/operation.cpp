@@ -71,7 +71,7 @@ class GenericPlan : public Plan {
 std::vector<const Tier*> tiers_of(const DeviceInfo& device) {
     std::vector<const Tier*> tiers;
     for (const std::string& name : device.tiers())
-        for (const Tier* tier : {&mma_tier(), &simt_tier(), &host_tier()})
+        for (const Tier* tier : {&sm90_tier(), &mma_tier(), &simt_tier(), &host_tier()})
             if (name == tier->name()) tiers.push_back(tier);
     return tiers;
 }

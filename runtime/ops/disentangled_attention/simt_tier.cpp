@@ -1,9 +1,11 @@
-// IEEE fp32 on the ordinary arithmetic units, every GPU from sm_70: forward_simt.cu.
+// IEEE fp32 on the ordinary arithmetic units, every GPU from sm_70: forward_simt.cu; the backward pass is in
+// simt_backward.cpp.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "schedule.h"
+#include "simt_backward.h"
 #include "turbotune/base/error.h"
 
 namespace turbotune::disentangled_attention {
@@ -39,12 +41,12 @@ Config to_fields(const SimtConfig& c) {
 }
 
 // The template's own layout, name by name.
-std::int64_t shared_bytes(const SimtConfig& c, std::int64_t head_dim, PositionTerms terms, bool mask) {
+std::int64_t shared_bytes(const SimtConfig& c, std::int64_t head_dim, PositionTerms terms, bool mask, bool dropout) {
     const std::int64_t wide_pitch = head_dim + 4, step_pitch = c.dim_step + 4;
     const std::int64_t q_floats = c.block_m * wide_pitch;
     const std::int64_t scores_floats = (c.block_n + terms.count() * (c.block_m + c.block_n)) * step_pitch;
     const std::int64_t values_floats = c.block_n * wide_pitch + std::int64_t{c.block_m} * (c.block_n + 4);
-    return 4 * (q_floats + std::max(scores_floats, values_floats)) + (mask ? 8 : 0);
+    return 4 * (q_floats + std::max(scores_floats, values_floats) + (mask ? 2 : 0) + (dropout ? 2 * c.block_m : 0));
 }
 
 // 64 accumulators of scores beside 64 or more of values fit the registers up to head_dim 64 only.
@@ -65,15 +67,11 @@ class SimtTier : public Tier {
     const char* name() const override { return kSimt; }
 
     std::string refuse(const Workload& workload) const override {
-        const std::string why = refuse_unserved(kSimt, workload, {});
-        if (!why.empty()) return why;
-        const std::string& precision = workload.fields.text("precision");
-        return precision == "half" || precision == "fp32_strict"
-                   ? ""
-                   : fmt::format("precision {} is not available on the simt tier", precision);
+        return refuse_unserved(kSimt, workload, {.dropout = true, .backward = true});
     }
 
     std::vector<Config> candidates(const Workload& workload, const DeviceInfo& device) const override {
+        if (is_backward(workload)) return simt_backward::candidates(workload, device);
         const std::int64_t head_dim = workload.fields.integer("head_dim");
         std::vector<SimtConfig> configs;
         for (const SimtConfig& c : kConfigs)
@@ -89,19 +87,21 @@ class SimtTier : public Tier {
     }
 
     Resources resources(const Workload& workload, const Config& config) const override {
+        if (is_backward(workload)) return simt_backward::resources(workload, config);
         const std::int64_t head_dim = workload.fields.integer("head_dim");
         check_listed(head_dim, config);
         const SimtConfig c = from_fields(config);
         Resources resources;
         resources.threads = c.threads;
         resources.registers = registers_per_thread(c.threads, c.blocks_per_sm);
-        resources.shared_bytes =
-            shared_bytes(c, head_dim, position_terms(workload), workload.fields.text("layout") == "padded_masked");
+        resources.shared_bytes = shared_bytes(c, head_dim, position_terms(workload),
+                                              workload.fields.text("layout") == "padded_masked", has_dropout(workload));
         return resources;
     }
 
     std::vector<KernelLaunch> launches(const Problem& problem, const Config& config,
                                        const DeviceInfo& device) const override {
+        if (problem.pass == Pass::backward) return simt_backward::launches(problem, config, device);
         check_listed(problem.head_dim, config);
         const SimtConfig c = from_fields(config);
         KernelLaunch launch;
@@ -109,7 +109,8 @@ class SimtTier : public Tier {
         launch.spec.kernel_name = "disentangled_attention_forward_simt";
         launch.spec.parameters = problem_parameters(problem);
         for (const ScheduleAxis& axis : kAxes) launch.spec.parameters.set(axis.name, *config.find(axis.name));
-        const std::int64_t shared = shared_bytes(c, problem.head_dim, {problem.c2p, problem.p2c}, problem.mask);
+        const std::int64_t shared =
+            shared_bytes(c, problem.head_dim, {problem.c2p, problem.p2c}, problem.mask, problem.dropout > 0);
         launch.spec.parameters.set("aligned", FieldValue(has_aligned_rows(problem)));
         launch.spec.parameters.set("shared_bytes", FieldValue(shared));  // checked against the template's own layout
         launch.spec.target = device.target();
@@ -117,6 +118,14 @@ class SimtTier : public Tier {
         launch.shape.block[0] = static_cast<unsigned>(c.threads);
         launch.shape.shared_bytes = static_cast<unsigned>(shared);
         return {launch};
+    }
+
+    std::size_t workspace_bytes(const Problem& problem, const Config& config) const override {
+        return problem.pass == Pass::backward ? simt_backward::workspace_bytes(problem, config) : 0;
+    }
+
+    void fill(const Problem& problem, const Config& config, BackwardParams& params) const override {
+        simt_backward::fill(problem, config, params);
     }
 };
 

@@ -1,10 +1,11 @@
 // Hopper (compute capability 9.0): kernel_templates/disentangled_attention/forward_sm90.cu, after expand_positions.cu
-// when there are position terms.
+// when there are position terms; the backward pass in sm90_backward.cpp.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "schedule.h"
+#include "sm90_backward.h"
 #include "turbotune/base/error.h"
 
 namespace turbotune::disentangled_attention {
@@ -63,15 +64,15 @@ std::int64_t shared_bytes(const Sm90Config& c, std::int64_t head_dim, PositionTe
     const bool has_bias = terms.count() > 0;
     const std::int64_t units = c.block_n / 64, ring = c.warpgroups + units + c.spare_chunks;
     const std::int64_t row = 2 * head_dim, chunk = 64 * row * terms.count(), spill = 32;
-    const std::int64_t c_pitch = 2 * (c.block_n + 24), t_pitch = 2 * (64 + 24);
-    const std::int64_t c_bytes = terms.c2p ? 64 * c_pitch + spill : 0;
-    const std::int64_t t_bytes = terms.p2c ? units * 64 * t_pitch + spill : 0;
-    const std::int64_t out_pitch = terms.c2p && c_pitch >= row + 16 ? c_pitch : row + 16;
-    const std::int64_t scratch = std::max(c_bytes + t_bytes, 64 * out_pitch + spill);
+    const bool shared_t = terms.p2c && c.warpgroups == 2 && units == 2;
+    const std::int64_t c_pitch = 2 * (c.block_n + 24), t_pitch = 2 * ((shared_t ? c.rows() : 64) + 24), gap = 16;
+    const std::int64_t warp = 16 * (terms.c2p ? std::max(c_pitch, row + 16) : row + 16) + gap;
+    const std::int64_t t_groups = terms.p2c ? 4 * units * (shared_t ? 1 : c.warpgroups) : 0;
+    const std::int64_t scratch = spill + 4 * c.warpgroups * warp;
+    const std::int64_t t = terms.p2c ? spill + t_groups * (16 * t_pitch + gap) : 0;
     const std::int64_t ends = has_bias ? 4 * row : 0, bits = mask ? 16 * c.stages + 144 : 0;
-    const std::int64_t barriers = 8 * (4 * c.stages + (has_bias ? ring : 0) + 2);
-    return 2 * c.stages * c.block_n * row + ring * chunk + c.rows() * row + c.warpgroups * scratch + ends + bits +
-           barriers;
+    const std::int64_t barriers = 8 * (4 * c.stages + (has_bias ? ring : 0) + 2 + (terms.p2c ? 2 * c.warpgroups : 0));
+    return 2 * c.stages * c.block_n * row + ring * chunk + c.rows() * row + scratch + t + ends + bits + barriers;
 }
 
 bool masked(const Workload& workload) {
@@ -143,13 +144,18 @@ class Sm90Tier : public Tier {
     const char* name() const override { return kSm90; }
 
     std::string refuse(const Workload& workload) const override {
-        const std::string why = refuse_unserved(kSm90, workload, {});
+        const std::string why = refuse_unserved(kSm90, workload, {.dropout = true, .backward = true});
         if (!why.empty()) return why;
+        if (is_backward(workload)) {
+            const std::string refusal = sm90_backward_refuse(workload);
+            if (!refusal.empty()) return refusal;
+        }
         const std::string& precision = workload.fields.text("precision");
         return precision == "half" ? "" : fmt::format("precision {} is not available on the sm90 tier", precision);
     }
 
     std::vector<Config> candidates(const Workload& workload, const DeviceInfo& device) const override {
+        if (is_backward(workload)) return sm90_backward_candidates(workload);
         std::vector<Config> fields;
         for (const Sm90Config& c : configs_of(workload)) {
             const std::int64_t shared =
@@ -160,6 +166,7 @@ class Sm90Tier : public Tier {
     }
 
     Resources resources(const Workload& workload, const Config& config) const override {
+        if (is_backward(workload)) return sm90_backward_resources(workload, config);
         check_listed(workload, config);
         const Sm90Config c = from_fields(config);
         Resources resources;
@@ -172,6 +179,7 @@ class Sm90Tier : public Tier {
 
     std::vector<KernelLaunch> launches(const Problem& problem, const Config& config,
                                        const DeviceInfo& device) const override {
+        if (problem.pass == Pass::backward) return sm90_backward_launches(problem, config, device);
         check_listed(workload_of_terms(problem), config);
         const Sm90Config c = from_fields(config);
         const std::int64_t shared = shared_bytes(c, problem.head_dim, {problem.c2p, problem.p2c}, problem.mask);
@@ -192,11 +200,16 @@ class Sm90Tier : public Tier {
     }
 
     // The expanded tables.
-    std::size_t workspace_bytes(const Problem& problem, const Config&) const override {
+    std::size_t workspace_bytes(const Problem& problem, const Config& config) const override {
+        if (problem.pass == Pass::backward) return sm90_backward_workspace_bytes(problem, config);
         const int terms = int{problem.c2p} + int{problem.p2c};
         if (terms == 0) return 0;
         return static_cast<std::size_t>(problem.heads) * static_cast<std::size_t>(chunks_of(problem)) * 64 *
                static_cast<std::size_t>(problem.head_dim) * 2 * static_cast<std::size_t>(terms);
+    }
+
+    void fill(const Problem& problem, const Config&, BackwardParams& params) const override {
+        if (problem.pass == Pass::backward) sm90_backward_fill(problem, params);
     }
 
   private:

@@ -18,9 +18,9 @@ Fields problem_parameters(const Problem& problem) {
 }
 
 const Tier& find_tier(const std::string& name) {
-    for (const Tier* tier : {&mma_tier(), &simt_tier(), &host_tier(), &reference_tier()})
+    for (const Tier* tier : {&sm90_tier(), &mma_tier(), &simt_tier(), &host_tier(), &reference_tier()})
         if (name == tier->name()) return *tier;
-    throw InvalidArgument("tier", "unknown value \"" + name + "\"; one of: mma, simt, host");
+    throw InvalidArgument("tier", "unknown value \"" + name + "\"; one of: sm90, mma, simt, host");
 }
 
 }  // namespace turbotune::disentangled_attention

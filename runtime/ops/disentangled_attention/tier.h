@@ -23,7 +23,7 @@ struct KernelLaunch {
 class Tier {
   public:
     virtual ~Tier() = default;
-    virtual const char* name() const = 0;  // "mma", "simt", "host", "reference"
+    virtual const char* name() const = 0;  // "sm90", "mma", "simt", "host", "reference"
     // Empty when this tier serves the workload (the problem fields pass, layout, head_dim, precision); else why not.
     virtual std::string refuse(const Workload& workload) const = 0;
     // Every config worth measuring, best guess first; each has "tier" = name() as its first field.

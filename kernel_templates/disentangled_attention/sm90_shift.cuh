@@ -1,0 +1,88 @@
+// Products of 64 rows with a chunk of 64 distances, and their way into fp16 score buffers whose column is row +
+// distance.
+//
+// A operands hold rows 2g and 2g + 1 of each 16 in a thread's two halves, so that a half's rows are all even or all
+// odd: where the shift keeps pairs aligned they are stored as words, in the other half as words of the next pairing.
+// needs: sm90_tiles.cuh, common/mma.cuh
+
+struct Lane {
+    int warp, lane, g, c;  // warp of the warpgroup; row and column pair of an accumulator
+
+    __device__ __forceinline__ explicit Lane(int thread) {
+        warp = thread / 32 % 4, lane = thread % 32, g = lane >> 2, c = lane & 3;
+    }
+};
+
+// A operands of 16 rows of a tile, in order or (paired) rows 2g, 2g + 1 in the halves of a thread.
+template <int rows, bool paired>
+__device__ __forceinline__ void load_operand(u32 (&a)[dim_steps][4], u32 tile, int row0, const Lane& lane) {
+    const int half = lane.lane >> 3 & 1, row = lane.lane & 7;
+    u32 first = chunk_address<rows>(tile, row0 + (paired ? 2 * row + half : row + 8 * half), lane.lane >> 4);
+    asm volatile("" : "+r"(first));  // the steps' addresses must not stay in registers
+#pragma unroll
+    for (int step = 0; step < dim_steps; ++step) {
+        constexpr int panel_steps = panel_chunks / 2;
+        load_matrices(a[step], (first ^ (step % panel_steps << 5)) + step / panel_steps * (rows * row_bytes));
+    }
+}
+
+__device__ __forceinline__ void store_word(u32 to, u32 value) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
+__device__ __forceinline__ void store_halfword(u32 to, u32 value) {
+    asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(u16(value)) : "memory");
+}
+
+// Large scores saturate; the sum of two may still be infinite (Softmax).
+__device__ __forceinline__ u32 pack_score(float low, float high) {
+    u32 packed;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+// The 16 neighbours of both rows of a thread, as words in the order of the buffers.
+// aligned_half: the half whose pairs are whole words there.
+struct ShiftedScores {
+    u32 aligned[8], odd[7], ends;
+
+    template <int aligned_half>
+    __device__ __forceinline__ void pack(const float (&x)[32]) {
+        constexpr int a = 2 * aligned_half, b = 2 - a;
+#pragma unroll
+        for (int n = 0; n < 8; ++n) aligned[n] = pack_score(x[4 * n + a], x[4 * n + a + 1]);
+#pragma unroll
+        for (int n = 0; n < 7; ++n) odd[n] = pack_score(x[4 * n + b + 1], x[4 * n + 4 + b]);
+        ends = pack_score(x[28 + b + 1], x[b]);
+    }
+
+    // `to`: address of row 2g's first; row 2g + 1's lies at to + pitch + 2.
+    template <int aligned_half, int pitch>
+    __device__ __forceinline__ void store(u32 to, bool active) const {
+        asm volatile("" : "+r"(to));  // keeps the compiler from keeping every address of the loop in registers
+        const u32 even = to + (aligned_half ? pitch + 2 : 0), other = to + (aligned_half ? 0 : pitch + 2);
+        if (active) {
+#pragma unroll
+            for (int n = 0; n < 8; ++n) store_word(even + 4 * n, aligned[n]);
+#pragma unroll
+            for (int n = 0; n < 7; ++n) store_word(other + 2 + 4 * n, odd[n]);
+            store_halfword(other + 30, ends);
+            store_halfword(other, ends >> 16);
+        }
+    }
+};
+
+__device__ __forceinline__ float half_to_float(u32 bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(u16(bits)));
+    return value;
+}
+
+// One product with a chunk of 64 distances.
+__device__ __forceinline__ void chunk_product(float (&x)[32], const u32 (&a)[dim_steps][4], u32 chunk) {
+    wgmma_fence();
+    wgmma<dtype, operand_high, false, false>(x, a[0], key_operand<64>(chunk, 0));
+#pragma unroll
+    for (int step = 1; step < dim_steps; ++step)
+        wgmma<dtype, operand_high, true, false>(x, a[step], key_operand<64>(chunk, step));
+    wgmma_commit();
+}

@@ -1,0 +1,172 @@
+// Kernels: kernel_templates/disentangled_attention/backward_sm90_expand.cu, backward_sm90_kv.cu (dK, dV),
+// backward_sm90_q.cu (dQ) and the shared ones.
+#include "sm90_backward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "backward_kernels.h"
+#include "disentangled_attention/params.h"
+#include "mma_backward.h"
+#include "turbotune/base/error.h"
+
+namespace turbotune::disentangled_attention {
+
+namespace {
+
+constexpr const char* kSm90 = "sm90";
+constexpr int kThreads = 128;   // of the KV, the Q and the expand kernel
+constexpr int kBlockRows = 64;  // keys of a KV block, queries of a Q block
+constexpr int kKvBlocksPerSm = 2;
+
+const std::vector<ScheduleAxis> kAxes = {
+    {"tiled", {0, 1}},            // rows are packed as shared memory keeps them once, then come by bulk copies
+    {"position_stages", {2, 3}},  // depth of the position kernel's tile ring
+};
+
+struct Sm90BackwardConfig {
+    int tiled, position_stages;
+};
+
+// From this length on, packing pays, as measured on an H200 at head_dim 64.
+constexpr std::int64_t kTiledLength = 768;
+
+std::vector<Sm90BackwardConfig> configs_of(std::int64_t length) {
+    const int tiled = length >= kTiledLength ? 1 : 0;
+    return {{tiled, 3}, {1 - tiled, 3}, {tiled, 2}};
+}
+
+Config to_fields(const Sm90BackwardConfig& c) {
+    return make_config(kSm90, kAxes, {c.tiled, c.position_stages});
+}
+
+Sm90BackwardConfig checked(const Config& config) {
+    check_config(kSm90, kAxes, config);
+    return {static_cast<int>(config.integer("tiled")), static_cast<int>(config.integer("position_stages"))};
+}
+
+// The layouts of sm90_keys.cuh and sm90_queries.cuh, name by name; bytes.
+constexpr std::int64_t kScoreBytes = 32 + 64 * 176, kGatheredBytes = kScoreBytes + 4 * 32;
+constexpr std::int64_t kShearBytes = 4 * 16 * 180;
+
+std::int64_t operand_bytes(std::int64_t head_dim) {
+    return kBlockRows * 2 * head_dim;
+}
+
+std::int64_t kv_shared_bytes(std::int64_t head_dim, PositionTerms terms, bool dropout) {
+    const std::int64_t statistics = 4 * 80 + 4 * (dropout ? 80 : 144) + 16;
+    const std::int64_t barriers = 8 * 8, zeros = 32;
+    return (8 + (terms.p2c ? 3 : 0)) * operand_bytes(head_dim) + (terms.c2p ? kGatheredBytes : 0) +
+           (terms.p2c ? std::max(kScoreBytes, kShearBytes) : 0) + 2 * statistics + (dropout ? 2 * 512 : 0) + barriers +
+           zeros;
+}
+
+std::int64_t q_shared_bytes(std::int64_t head_dim, PositionTerms terms) {
+    const std::int64_t operand = operand_bytes(head_dim), near = terms.count() ? 2 * 8 * 1040 : 0;
+    const std::int64_t first = (std::max(2 * operand, near) + 1023) / 1024 * 1024;
+    const std::int64_t last = terms.c2p ? kShearBytes : terms.count() ? 4 * 2 * head_dim * 4 : 0;
+    const std::int64_t dead = 32, barriers = 8 * 8, zeros = 32;
+    return first + 5 * operand + last + dead + barriers + zeros;
+}
+
+// What sm90_backward.cuh adds to the shared workspace.
+struct Sm90Workspace {
+    Sm90Workspace(const Problem& problem, bool tiled) : common(problem) {
+        constexpr std::int64_t kAlignment = 1024;
+        const std::int64_t operand = operand_bytes(problem.head_dim);
+        const bool terms = problem.c2p || problem.p2c;
+        const int band = terms ? make_slot_table(problem.position_buckets, problem.max_relative_positions).band : 0;
+        chunks = terms ? (band + 63) / 64 + (band + 126) / 64 + 1 : 0;
+        const std::int64_t tiles = problem.layout == Layout::packed
+                                       ? problem.heads * (problem.tokens / kBlockRows + problem.batch)
+                                       : std::int64_t{problem.batch} * problem.heads * common.row_tiles;
+        const bool far = terms && (common.diagonals - 1) / 2 < common.row_tiles - 1;
+        shifts = problem.p2c && far;
+        tables = (common.bytes + kAlignment - 1) / kAlignment * kAlignment;
+        records = tables + problem.heads * chunks * 2 * operand;
+        const std::int64_t shifted = shifts ? 2 * operand : 0;
+        bytes = records + tiles * (tiled ? 5 * operand + 3 * 1024 + shifted : shifted);
+    }
+
+    BackwardWorkspace common;
+    std::int64_t chunks = 0;  // of 64 distances, of a head
+    bool shifts = false;      // far tiles take Q + PQ_end
+    std::int64_t tables = 0, records = 0, bytes = 0;
+};
+
+}  // namespace
+
+std::string sm90_backward_refuse(const Workload& workload) {
+    const std::int64_t head_dim = workload.fields.integer("head_dim");
+    if (head_dim <= 64) return "";
+    return fmt::format("head_dim {} is not available in the backward pass of the sm90 tier: 32 or 64", head_dim);
+}
+
+std::vector<Config> sm90_backward_candidates(const Workload& workload) {
+    std::vector<Config> fields;
+    for (const Sm90BackwardConfig& c : configs_of(workload.fields.integer("length")))
+        if (position_terms(workload).count() || c.position_stages == 3) fields.push_back(to_fields(c));
+    return fields;
+}
+
+// Of the KV kernel, which needs most.
+Resources sm90_backward_resources(const Workload& workload, const Config& config) {
+    checked(config);
+    const std::int64_t head_dim = workload.fields.integer("head_dim");
+    const PositionTerms terms = position_terms(workload);
+    Resources resources;
+    resources.threads = kThreads;
+    resources.registers = registers_per_thread(kThreads, kKvBlocksPerSm);
+    resources.shared_bytes =
+        std::max(kv_shared_bytes(head_dim, terms, has_dropout(workload)), q_shared_bytes(head_dim, terms));
+    if (terms.count())
+        resources.shared_bytes =
+            std::max(resources.shared_bytes, PositionConfig{checked(config).position_stages, 2}.shared_bytes(head_dim));
+    return resources;
+}
+
+std::vector<KernelLaunch> sm90_backward_launches(const Problem& problem, const Config& config,
+                                                 const DeviceInfo& device) {
+    const Sm90BackwardConfig c = checked(config);
+    // Bulk copies and wide loads want aligned rows; the mma kernels serve the others from a part of the same workspace.
+    if (!has_aligned_rows(problem))
+        return mma_backward_launches(problem, mma_backward_candidates(problem.head_dim).front(), device);
+    const PositionTerms terms{problem.c2p, problem.p2c};
+    const Sm90Workspace workspace(problem, c.tiled != 0);
+    auto own = [&](const char* stem, std::int64_t shared) {
+        KernelLaunch launch = backward_kernel(problem, device, stem);
+        launch.spec.parameters.set("tiled", FieldValue(c.tiled != 0));
+        launch.spec.parameters.set("shared_bytes", FieldValue(shared));  // checked against the template's own layout
+        launch.shape.grid[0] = blocks_of(problem, kBlockRows);
+        launch.shape.block[0] = kThreads;
+        launch.shape.shared_bytes = static_cast<unsigned>(shared);
+        return launch;
+    };
+    KernelLaunch expand = own("sm90_expand", 0);
+    const unsigned tiles = c.tiled || workspace.shifts ? expand.shape.grid[0] : 0;
+    expand.shape.grid[0] = static_cast<unsigned>(problem.heads * workspace.chunks) + tiles;
+
+    std::vector<KernelLaunch> launches = {prepare_launch(problem, device)};
+    if (expand.shape.grid[0] > 0) launches.push_back(expand);
+    launches.push_back(own("sm90_kv", kv_shared_bytes(problem.head_dim, terms, problem.dropout > 0)));
+    launches.push_back(own("sm90_q", q_shared_bytes(problem.head_dim, terms)));
+    if (terms.count()) {
+        launches.push_back(position_launch(problem, {c.position_stages, 2}, device));
+        launches.push_back(finish_launch(problem, device));
+    }
+    return launches;
+}
+
+std::size_t sm90_backward_workspace_bytes(const Problem& problem, const Config& config) {
+    return static_cast<std::size_t>(Sm90Workspace(problem, config.integer("tiled") != 0).bytes);
+}
+
+void sm90_backward_fill(const Problem& problem, BackwardParams& params) {
+    const Sm90Workspace workspace(problem, true);
+    for (int i = 0; i < 4; ++i) params.regions[i] = workspace.common.regions[i];
+    params.regions[4] = workspace.tables;
+    params.regions[5] = workspace.records;
+}
+
+}  // namespace turbotune::disentangled_attention
