@@ -4,8 +4,9 @@
   cpu_vs_pytorch.py [--program build/release/benchmarks/benchmark_cpu_attention] [--output FILE]
 
 Both sides get the same fp32 numbers and as many threads, and take turns, one execution each. PyTorch starts from what
-favours it: heads split and contiguous, position tables repeated over the batch, index tensors made beforehand. Exits 1
-when the two outputs differ by more than 2e-4 of the largest value. Needs PyTorch and NumPy.
+favours it: heads split and contiguous, position tables repeated over the batch, index tensors made beforehand. Of the
+backward pass only itself is timed: autograd from the output's gradient to those of q, k, v and both tables. Exits 1 when
+any two outputs differ by more than 2e-4 of the largest value. Needs PyTorch and NumPy.
 """
 import argparse
 import datetime
@@ -24,6 +25,8 @@ import torch
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOLERANCE = 2e-4
 SHAPES = [(16, 128), (4, 512), (2, 1024), (1, 2048)]   # (batch, length)
+INPUTS = ("q", "k", "v", "position_key", "position_query")
+OUTPUTS = {"inference": ("out",), "backward": ("dq", "dk", "dv", "d_position_key", "d_position_query")}
 HEADS, HEAD_DIM, BUCKETS, MOST = 12, 64, 256, 512
 
 
@@ -39,23 +42,33 @@ def slot_table(length):
 class Eager:
     """The products, gathers and softmax of a DeBERTa-v2 self-attention layer, between its projections."""
 
-    def __init__(self, batch, length, arrays):
+    def __init__(self, batch, length, arrays, backward):
         def split(x):   # [B, L, H*D] -> [B*H, L, D]
-            x = torch.from_numpy(x).view(batch, length, HEADS, HEAD_DIM).transpose(1, 2)
+            x = x.view(batch, length, HEADS, HEAD_DIM).transpose(1, 2)
             return x.reshape(batch * HEADS, length, HEAD_DIM).contiguous()
 
         def table(x):   # [2*span, H*D] -> [B*H, 2*span, D]
-            return torch.from_numpy(x).view(-1, HEADS, HEAD_DIM).transpose(0, 1).repeat(batch, 1, 1).contiguous()
+            return x.view(-1, HEADS, HEAD_DIM).transpose(0, 1).repeat(batch, 1, 1).contiguous()
 
-        self.batch, self.length = batch, length
-        self.q, self.k, self.v = (split(arrays[name]) for name in ("q", "k", "v"))
-        self.position_key, self.position_query = table(arrays["position_key"]), table(arrays["position_query"])
+        self.batch, self.length, self.backward = batch, length, backward
+        self.inputs = [torch.from_numpy(arrays[name]).requires_grad_(backward) for name in INPUTS]
+        q, k, v, position_key, position_query = self.inputs
+        self.q, self.k, self.v = split(q), split(k), split(v)
+        self.position_key, self.position_query = table(position_key), table(position_query)
         slots = slot_table(length)
         everywhere = (batch * HEADS, length, length)
         self.c2p_index = slots.expand(everywhere)
         self.p2c_index = slots.transpose(0, 1).contiguous().expand(everywhere)
+        if backward:
+            self.out, self.dout = self.attend(), split(torch.from_numpy(arrays["dout"]))
 
     def __call__(self):
+        """The output [B*H, L, D], or the gradients of the inputs."""
+        if self.backward:
+            return torch.autograd.grad(self.out, self.inputs, self.dout, retain_graph=True)
+        return (self.attend(),)
+
+    def attend(self):
         scale = 1 / math.sqrt(HEAD_DIM * 3)
         scores = torch.bmm(self.q, self.k.transpose(-1, -2) * scale)
         c2p = torch.bmm(self.q, self.position_key.transpose(-1, -2))
@@ -64,13 +77,16 @@ class Eager:
         scores += torch.gather(p2c, dim=-1, index=self.p2c_index).transpose(-1, -2) * scale
         return torch.bmm(torch.softmax(scores, dim=-1), self.v)
 
-    def rows(self, out):   # as [B, L, H*D]
-        return out.view(self.batch, HEADS, self.length, HEAD_DIM).transpose(1, 2).reshape(self.batch, self.length, -1)
+    def results(self, called):   # as rows of H*D
+        if self.backward:
+            return called
+        out, = called
+        return (out.view(self.batch, HEADS, self.length, HEAD_DIM).transpose(1, 2).reshape(self.batch, self.length, -1),)
 
 
 class Ours:
-    def __init__(self, program, directory, batch, length, threads):
-        command = [program, directory, "--batch", str(batch), "--length", str(length), "--heads", str(HEADS),
+    def __init__(self, program, directory, which, batch, length, threads):
+        command = [program, directory, "--pass", which, "--batch", str(batch), "--length", str(length), "--heads", str(HEADS),
                    "--head-dim", str(HEAD_DIM), "--position-buckets", str(BUCKETS),
                    "--max-relative-positions", str(MOST)]
         self.directory = directory
@@ -90,11 +106,11 @@ class Ours:
         self.process.stdin.flush()
         return float(self.line())
 
-    def finish(self):
+    def finish(self, names):
         self.process.stdin.close()
         if self.process.wait() != 0:
             sys.exit("cpu_vs_pytorch.py: the program failed")
-        return numpy.fromfile(os.path.join(self.directory, "out.f32"), dtype=numpy.float32)
+        return [numpy.fromfile(os.path.join(self.directory, name + ".f32"), dtype=numpy.float32) for name in names]
 
 
 def summary(samples):
@@ -102,16 +118,18 @@ def summary(samples):
             "p90": round(float(numpy.quantile(samples, 0.9)), 3), "samples": len(samples)}
 
 
-def compare(program, batch, length, rounds, threads):
+def compare(program, which, batch, length, rounds, threads):
     generator = numpy.random.default_rng(length)
     width = HEADS * HEAD_DIM
-    arrays = {name: generator.standard_normal((batch, length, width), dtype=numpy.float32) for name in ("q", "k", "v")}
+    arrays = {name: generator.standard_normal((batch, length, width), dtype=numpy.float32)
+              for name in ("q", "k", "v", "dout")}
     for name in ("position_key", "position_query"):
         arrays[name] = generator.standard_normal((2 * BUCKETS, width), dtype=numpy.float32)
     with tempfile.TemporaryDirectory() as directory:
         for name, array in arrays.items():
             array.tofile(os.path.join(directory, name + ".f32"))
-        ours, eager = Ours(program, directory, batch, length, threads), Eager(batch, length, arrays)
+        ours = Ours(program, directory, which, batch, length, threads)
+        eager = Eager(batch, length, arrays, which == "backward")
         theirs_ms, ours_ms = [], []
         for turn in range(rounds + 3):
             # The worker threads of one side spin for a while after their work: let them settle.
@@ -124,11 +142,11 @@ def compare(program, batch, length, rounds, threads):
             if turn >= 3:   # warm
                 theirs_ms.append(elapsed)
                 ours_ms.append(own)
-        got = ours.finish()
-    want = eager.rows(expected).numpy().reshape(-1)
-    error = float(numpy.abs(got - want).max() / numpy.abs(want).max())
+        got = ours.finish(OUTPUTS[which])
+    want = [result.numpy().reshape(-1) for result in eager.results(expected)]
+    error = max(float(numpy.abs(a - b).max() / numpy.abs(b).max()) for a, b in zip(got, want))
     theirs, own = summary(theirs_ms), summary(ours_ms)
-    row = {"batch": batch, "heads": HEADS, "length": length, "head_dim": HEAD_DIM, "dtype": "f32",
+    row = {"pass": which, "batch": batch, "heads": HEADS, "length": length, "head_dim": HEAD_DIM, "dtype": "f32",
            "position_buckets": BUCKETS, "max_relative_positions": MOST, "threads": threads,
            "pytorch_ms": theirs, "turbotune_ms": own, "speedup": round(theirs["median"] / own["median"], 2),
            "error": error, "config": ours.about["config"]}
@@ -144,11 +162,12 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     rows = []
-    with torch.inference_mode():
+    for which in OUTPUTS:
         for batch, length in SHAPES:
-            row, about = compare(arguments.program, batch, length, arguments.rounds, arguments.threads)
+            with torch.set_grad_enabled(which == "backward"):
+                row, about = compare(arguments.program, which, batch, length, arguments.rounds, arguments.threads)
             rows.append(row)
-            print("B {batch:2} L {length:4}  PyTorch {pytorch_ms[median]:8.1f} ms  TurboTune {turbotune_ms[median]:7.1f} ms"
+            print("{pass:9} B {batch:2} L {length:4}  PyTorch {pytorch_ms[median]:8.1f} ms  TurboTune {turbotune_ms[median]:7.1f} ms"
                   "  {speedup:5.2f} x  error {error:.1e}".format(**row), flush=True)
     report = {"device": {"name": about["device"], "class": about["device_class"]},
               "versions": {"compiler": about["compiler"], "pytorch": torch.__version__, "numpy": numpy.__version__,

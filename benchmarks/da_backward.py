@@ -29,17 +29,18 @@ KERNELS = ("prepare", "mma_kv", "mma_q", "mma_position", "finish")
 
 # --- configs ---------------------------------------------------------------------------------------------------------
 
-KV_AXES = ("block_q", "far_groups", "stages", "resident", "blocks_per_sm")
+KV_AXES = ("block_q", "far_groups", "stages", "resident", "strip_kept", "blocks_per_sm")
 Q_AXES = ("block_k", "far_groups", "stages", "blocks_per_sm")
-POSITION_AXES = ("stages", "dim_part", "blocks_per_sm")
+POSITION_AXES = ("tiles", "stages", "position_blocks")
 
-KV = {32: [(64, 2, 2, 1, 3), (64, 4, 2, 1, 2)],
-      64: [(64, 2, 2, 1, 2), (32, 2, 2, 1, 3), (64, 4, 2, 1, 2), (64, 1, 2, 1, 2), (32, 1, 2, 0, 3)],
-      128: [(32, 2, 2, 1, 2), (16, 1, 2, 0, 2)]}
+KV = {32: [(64, 2, 2, 1, 1, 3), (64, 4, 2, 1, 1, 2)],
+      64: [(64, 4, 2, 1, 1, 2), (64, 4, 2, 1, 0, 2), (64, 2, 2, 1, 1, 2)],
+      128: [(16, 1, 2, 0, 0, 2), (32, 2, 2, 1, 0, 2), (32, 1, 2, 0, 0, 2)]}
 Q = {32: [(64, 2, 2, 4), (64, 4, 2, 3)],
      64: [(64, 2, 2, 3), (64, 4, 2, 3), (64, 2, 2, 4), (32, 2, 2, 4), (64, 4, 2, 2)],
      128: [(64, 2, 2, 2), (32, 2, 2, 2)]}
-POSITION = {32: [(3, 32, 2)], 64: [(3, 64, 2), (2, 64, 2)], 128: [(2, 64, 2)]}
+POSITION = {32: [(2, 3, 132), (1, 3, 264)], 64: [(2, 3, 132), (1, 3, 264), (2, 2, 132), (2, 3, 264), (1, 3, 528)],
+            128: [(2, 3, 132), (1, 3, 264)]}
 
 
 def kv_shared(f, c):
@@ -60,13 +61,17 @@ def kernel_parameters(kernel, flags, config):
     p = dict(flags)
     if kernel == "mma_kv":
         c = dict(zip(KV_AXES, config["kv"]))
-        p.update(c, resident=bool(c["resident"]), shared_bytes=kv_shared(flags, c))
+        p.update(c, resident=bool(c["resident"]), strip_kept=bool(c["strip_kept"]), shared_bytes=kv_shared(flags, c))
     elif kernel == "mma_q":
         c = dict(zip(Q_AXES, config["q"]))
         p.update(c, shared_bytes=q_shared(flags, c))
     elif kernel == "mma_position":
         c = dict(zip(POSITION_AXES, config["position"]))
-        p.update(c, shared_bytes=c["stages"] * (8192 + 256 * flags["head_dim"]))
+        part = min(64, flags["head_dim"])
+        p.update(c, dim_part=part, shared_bytes=c["stages"] * (8192 * c["tiles"] ** 2 + 256 * c["tiles"] * part) + 16)
+    elif kernel == "finish":
+        c = dict(zip(POSITION_AXES, config["position"]))
+        p.update(tiles=c["tiles"], position_blocks=c["position_blocks"])
     return p
 
 
@@ -300,13 +305,21 @@ class Problem:
         count = self.heads * (self.rows // 64 + self.batch) if self.packed else self.batch * self.heads * tiles
         bias = self.c2p or self.p2c
         width = min((self.band + 62) // 64, tiles - 1)
-        self.diagonals = 2 * width + 1
-        wanted = -(-528 // (self.heads * self.diagonals))
-        self.splits = min(wanted, 16, self.batch * tiles)
-        sizes = [3 * self.heads * self.rows * 8, count * min(self.diagonals, tiles) * 8192 if bias else 0,
-                 2 * count * 2 * self.head_dim * 4, self.splits * self.heads * self.diagonals * 2 * 128 * self.head_dim * 4]
+        pieces = max((self.parts(p)[0] + self.parts(p)[1] - 1) * p[0] for p in POSITION[self.head_dim])
+        sizes = [3 * self.heads * self.rows * 8, count * min(2 * width + 1, tiles) * 8192 if bias else 0,
+                 2 * count * 2 * self.head_dim * 4, self.heads * pieces * 2 * 128 * self.head_dim * 4 if bias else 0]
         self.regions = [0] + list(itertools.accumulate((s + 255) // 256 * 256 for s in sizes))
         self.workspace = torch.full((self.regions[-1] + 256,), 255, device="cuda", dtype=torch.uint8)
+
+    def parts(self, position):
+        """Parts of a head, and diagonals: backward_distances.cuh."""
+        side, _, blocks = position
+        tiles = (self.length + 63) // 64
+        squares = -(-tiles // side)
+        near = min((self.band + 62) // 64, tiles - 1)
+        width = min(-(-near // side), squares - 1)
+        items = self.batch * (squares * (2 * width + 1) - width * (width + 1))
+        return -(-items // -(-items // -(-blocks // self.heads))), 2 * width + 1
 
     def poison(self):
         self.workspace.fill_(255)
@@ -348,7 +361,7 @@ class Problem:
         tables = self.c2p + self.p2c
         rows = 256 // (self.head_dim // 8)
         return {"prepare": pairs * -(-self.length // rows), "mma_kv": pairs * tiles, "mma_q": pairs * tiles,
-                "mma_position": self.splits * self.heads * self.diagonals * (self.head_dim // config["position"][1]),
+                "mma_position": self.heads * self.parts(config["position"])[0] * -(-self.head_dim // 64),
                 "finish": tables * self.heads * (2 + -(-2 * self.span // 8))}[kernel]
 
 
@@ -472,6 +485,8 @@ def planned_keys(args):
     keys = []
     for case, config in check_plan(args.full):
         keys += keys_of(case_flags(case), config)
+    for case in small_cases():
+        keys += keys_of(case_flags(case), configs_of(case["head_dim"])[0])
     for _, case, _, _ in golden_cases(args.golden):
         keys += keys_of(golden_flags(case, "bf16"), configs_of(case["D"])[0])
     return keys
@@ -612,7 +627,7 @@ def time_all(args):
             total = sorted(total[2:])
             rows.setdefault(("whole", str(config["kv"]) + str(config["q"])), []).append(
                 (statistics.median(total), total[0], total[int(0.9 * (len(total) - 1))]))
-        print(f"L {length}  workspace {problem.workspace.numel() >> 20} MiB, splits {problem.splits}")
+        print(f"L {length}  workspace {problem.workspace.numel() >> 20} MiB")
         for (n, label), values in sorted(rows.items(), key=lambda r: (r[0][0], min(r[1]))):
             median, low, high = min(values)
             print(f"  {n:13} {median:.4f} (min {low:.4f}, p90 {high:.4f}) {label}", flush=True)
@@ -627,14 +642,24 @@ def prebuild(args):
     return build_all(args, keys)
 
 
+def small_cases():
+    """Far and near tiles, hidden rows, dropout, empty sequences, ends of tiles: little enough for compute-sanitizer."""
+    short = dict(heads=1, dtype="bf16", buckets=16, longest=40)
+    return [dict(short, batch=1, length=200, head_dim=64), dict(short, batch=1, length=150, head_dim=64, mask="holes", dropout=0.1),
+            dict(short, batch=1, length=200, head_dim=32), dict(short, batch=1, length=200, head_dim=128),
+            dict(short, batch=3, length=170, head_dim=64, lengths=[170, 0, 33])]
+
+
 def small(args):
     bench = Bench(args)
-    for n, (case, config) in enumerate(check_plan(False)):
-        if case["batch"] * case["heads"] * case["length"] ** 2 < args.limit:
-            problem = Problem(seed=n, **case)
+    for n, case in enumerate(small_cases()):
+        problem = Problem(seed=n, **case)
+        if args.empty:
+            problem.workspace = bench.torch.empty_like(problem.workspace)
+        else:
             problem.poison()
-            bench.execute(problem, config)
-            print({k: f"{e:.3g}" for k, e in bench.errors(problem).items()}, case, flush=True)
+        bench.execute(problem, configs_of(case["head_dim"])[0])
+        print({k: f"{e:.3g}" for k, e in bench.errors(problem).items()}, case, flush=True)
     return 0
 
 
@@ -657,7 +682,7 @@ def main():
     parser.add_argument("--lengths", default="128,512,1024,2048,4096,8192")
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--samples", type=int, default=9)
-    parser.add_argument("--limit", type=int, default=200000, help="small: most pairs of a problem")
+    parser.add_argument("--empty", action="store_true", help="small: leave the workspace as allocated, for initcheck")
     args = parser.parse_args()
     verbs = {"compile": compile_all, "prebuild": prebuild, "check": check, "time": time_all, "small": small}
     return verbs[args.verb](args)

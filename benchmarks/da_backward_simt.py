@@ -20,9 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import da_kernels as da
 
-CONFIGS = [{"block": b, "threads": t, "dim_step": d, "blocks_per_sm": n, "position_blocks_per_sm": m} for b, t, d, n, m in
-           [(64, 128, 16, 2, 2), (64, 256, 16, 2, 2), (64, 256, 16, 2, 1), (64, 128, 16, 3, 1), (32, 64, 16, 6, 4), (32, 64, 16, 4, 4)]]
-WIDE_CONFIGS = [dict(zip(CONFIGS[0], c)) for c in [(64, 256, 16, 1, 1), (64, 128, 16, 1, 1), (32, 64, 16, 2, 2)]]   # head_dim 128
+CONFIGS = {64: [(64, 2, 2), (64, 2, 1), (64, 1, 1), (32, 6, 4), (32, 4, 4)], 128: [(64, 1, 1), (32, 2, 2)]}
+CONFIGS[32] = CONFIGS[64]   # by head_dim: block, blocks_per_sm, position_blocks_per_sm
+DIM_STEP = 16
 FORWARD = {"block_m": 64, "block_n": 64, "threads": 256, "dim_step": 16, "blocks_per_sm": 2}
 LIMIT = {"f32": 2e-4, "f16": 2e-2, "bf16": 2e-2}
 SEED, OFFSET = 0x5eed0123456789ab, 7
@@ -32,7 +32,7 @@ SEED, OFFSET = 0x5eed0123456789ab, 7
 
 def shared_bytes(c, head_dim, terms, dropout):
     warp_rows = 512 // c["block"]
-    strips = terms * 2 * c["block"] * (c["dim_step"] + 4)
+    strips = terms * 2 * c["block"] * (DIM_STEP + 4)
     pairs = c["block"] * (c["block"] + warp_rows + 4)
     return 4 * (4 * c["block"] * (head_dim + 4) + max(pairs, strips) + 3 * c["block"] + (2 * c["block"] if dropout else 0))
 
@@ -43,12 +43,8 @@ def flags_of(case, dtype):
             "dropout": case.get("dropout", 0) > 0}
 
 
-def position_threads(c):
-    return c["block"] ** 2 // 16
-
-
 def parts_of(c, head_dim):
-    return max(1, 4 * c["block"] * head_dim // position_threads(c) // 128)
+    return max(1, 4 * c["block"] * head_dim // c["threads"] // 128)
 
 
 def key(template, name, p):
@@ -57,14 +53,13 @@ def key(template, name, p):
 
 def simt_keys(flags, aligned, c):
     terms = flags["c2p"] + flags["p2c"]
-    p = dict(flags, aligned=aligned, block=c["block"], threads=c["threads"], dim_step=c["dim_step"],
+    p = dict(flags, aligned=aligned, block=c["block"], threads=c["threads"], dim_step=DIM_STEP,
              shared_bytes=shared_bytes(c, flags["head_dim"], terms, flags["dropout"]))
     name = "disentangled_attention_backward_simt"
     keys = [key("backward_simt.cu", name, dict(p, blocks_per_sm=c["blocks_per_sm"], own_keys=k)) for k in (False, True)]
     if terms:
         keys.append(key("backward_simt_positions.cu", name + "_positions",
-                        dict(p, threads=position_threads(c), blocks_per_sm=c["position_blocks_per_sm"], own_keys=False,
-                             parts=parts_of(c, flags["head_dim"]))))
+                        dict(p, blocks_per_sm=c["position_blocks_per_sm"], own_keys=False, parts=parts_of(c, flags["head_dim"]))))
         keys.append(key("backward_simt_tables.cu", name + "_tables",
                         dict(flags, mask=False, packed=False, dropout=False, block=c["block"], threads=256)))
     return keys
@@ -306,7 +301,7 @@ class Bench:
         keys = simt_keys(flags, f.aligned, c)
         grid = f.batch * f.heads * tiles
         grids = [grid, grid, diagonals * splits * f.heads * parts_of(c, dim), terms * f.heads * 2 * f.span]
-        threads = [c["threads"], c["threads"], position_threads(c), 256]
+        threads = [c["threads"]] * 3 + [256]
         names = ["dq", "dk dv", "positions", "tables"]
         return [(names[n], self.launch(k, grids[n], threads[n], shared if n < 3 else 0, params)) for n, k in enumerate(keys)]
 
@@ -359,12 +354,13 @@ def check_cases():
 
 
 def configs_of(head_dim):
-    return WIDE_CONFIGS if head_dim == 128 else CONFIGS
+    return [{"block": block, "threads": block * block // 16, "blocks_per_sm": rows, "position_blocks_per_sm": positions}
+            for block, rows, positions in CONFIGS[head_dim]]
 
 
 def checked_configs(case):
-    """One for each number of threads."""
-    return [next(c for c in configs_of(case["head_dim"]) if c["threads"] == t) for t in (256, 128, 64)]
+    """One of large tiles, one of small ones."""
+    return [next(c for c in configs_of(case["head_dim"]) if c["block"] == b) for b in (64, 32)]
 
 
 def check_keys():
@@ -415,7 +411,7 @@ def check(args):
         problem = Backward(case, dtype, n)
         want = problem.reference()
         kept = problem.forward.out.clone(), problem.forward.lse_out.clone()
-        runs = [(f"simt {c['threads']}", lambda c=c: bench.simt(problem, c)) for c in checked_configs(case)]
+        runs = [(f"simt {c['block']}", lambda c=c: bench.simt(problem, c)) for c in checked_configs(case)]
         runs += [("reference", lambda: bench.reference(problem)), ("forward simt", lambda: bench.forward(problem, "simt")),
                 ("forward reference", lambda: bench.forward(problem, "reference"))]
         for name, make in runs:

@@ -14,6 +14,7 @@ using namespace config;
 
 #include "disentangled_attention/backward_layout.cuh"
 #include "disentangled_attention/backward_sequence.cuh"
+#include "disentangled_attention/backward_distances.cuh"
 
 constexpr int warps = 8;
 constexpr int threads = 32 * warps;
@@ -55,18 +56,21 @@ struct Distances {
     }
 };
 
-// sum += the sums of distance delta over all parts. A distance lies on one or two diagonals.
-__device__ __forceinline__ void add_distance(Columns& sum, const BackwardParams& p, int table, int head, int column,
-                                             int delta) {
-    const int width = near_width(p), diagonal = (delta + tile_rows - 1) >> 6, x = delta - diagonal * tile_rows + 63;
-    const bool first = diagonal <= width, second = x < 63 && diagonal - 1 >= -width;
-    const int parts = splits(p);
+// sum += the sums of distance delta of diagonal d, over all pieces.
+__device__ __forceinline__ void add_pieces(Columns& sum, const BackwardParams& p, const DistanceParts& list, int table,
+                                           int head, int column, int d, int x) {
+    const int first = list.part_of(list.first(d)), last = list.part_of(list.first(d + 1) - 1);
 #pragma unroll 4
-    for (int split = 0; split < parts; ++split) {
-        if (second)
-            add(sum, distance_sums(p, split, head, diagonal - 1 + width, table) + (x + tile_rows) * head_dim + column);
-        if (first) add(sum, distance_sums(p, split, head, diagonal + width, table) + x * head_dim + column);
-    }
+    for (int part = first; part <= last; ++part) add(sum, list.piece(p, head, part, d, table) + x * head_dim + column);
+}
+
+// sum += the sums of distance delta, which lies on one or two diagonals.
+__device__ __forceinline__ void add_distance(Columns& sum, const BackwardParams& p, const DistanceParts& list,
+                                             int table, int head, int column, int delta) {
+    const int shifted = delta + span - 1 + span * list.diagonals;  // not negative
+    const int d = shifted / span - list.diagonals + list.width, x = shifted % span;
+    if (x < span - 1 && d >= 1) add_pieces(sum, p, list, table, head, column, d - 1, x + span);
+    if (d < list.diagonals) add_pieces(sum, p, list, table, head, column, d, x);
 }
 
 __device__ __forceinline__ void store_slot(const Columns& sum, const BackwardParams& p, int table, int head, int column,
@@ -94,25 +98,36 @@ extern "C" __global__ __launch_bounds__(threads) void disentangled_attention_bac
     const int block = int(blockIdx.x) % per_head, head = int(blockIdx.x) / per_head % p.heads;
     const int table = tables == 2 ? int(blockIdx.x) / per_head / p.heads : c2p ? table_key : table_query;
     const int low = p.slots[0], high = p.slots[2 * p.band];
+    const DistanceParts list(p);
     Columns sum = {};
     if (block >= 2) {
         const int slot = (block - 2) * warps + warp;
         if (slot >= 2 * p.span || slot == low || slot == high) return;
         const Distances d(p, slot);
-        for (int delta = d.begin; delta < d.end; ++delta) add_distance(sum, p, table, head, column, delta);
+        for (int delta = d.begin; delta < d.end; ++delta) add_distance(sum, p, list, table, head, column, delta);
         store_slot(sum, p, table, head, column, slot);
         return;
     }
     const int end = block, slot = end == end_high ? high : low;
     const Distances d(p, slot);
-    for (int delta = d.begin + warp; delta < d.end; delta += warps) add_distance(sum, p, table, head, column, delta);
+    for (int delta = d.begin + warp; delta < d.end; delta += warps)
+        add_distance(sum, p, list, table, head, column, delta);
     if (has_far_tiles(p)) {
-        const int per_sequence = tiles_of(p.length);
-#pragma unroll 4
-        for (int n = warp; n < p.batch * per_sequence; n += warps) {
-            const int batch = n / per_sequence, tile = n % per_sequence;
-            const int length = packed ? p.cu_seqlens[batch + 1] - p.cu_seqlens[batch] : p.length;
-            if (tile < tiles_of(length)) add(sum, end_vector(p, table, tile_base(p, batch, head) + tile, end) + column);
+        // Eight loads at a time: what takes time is their latency.
+        constexpr int at_once = 8;
+        const int per_sequence = tiles_of(p.length), count = p.batch * per_sequence;
+        for (int n0 = warp; n0 < count; n0 += at_once * warps) {
+            const float* from[at_once];
+#pragma unroll
+            for (int i = 0; i < at_once; ++i) {
+                const int n = min(n0 + i * warps, count - 1), batch = n / per_sequence, tile = n % per_sequence;
+                const int length = packed ? p.cu_seqlens[batch + 1] - p.cu_seqlens[batch] : p.length;
+                const bool exists = n0 + i * warps < count && tile < tiles_of(length);
+                from[i] = exists ? end_vector(p, table, tile_base(p, batch, head) + tile, end) + column : nullptr;
+            }
+#pragma unroll
+            for (int i = 0; i < at_once; ++i)
+                if (from[i]) add(sum, from[i]);
         }
     }
     parts[warp][lane] = sum;

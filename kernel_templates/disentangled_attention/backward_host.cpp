@@ -19,78 +19,18 @@
 #include "config"
 #include "disentangled_attention/host_backward_layout.h"
 #include "disentangled_attention/host_backward_sequence.h"
+#include "disentangled_attention/host_backward_shapes.h"
 #include "disentangled_attention/host_dropout.h"
 #include "disentangled_attention/host_positions.h"
 #include "disentangled_attention/params.h"
 
 namespace {
 
-constexpr int kDim = config::head_dim;
-constexpr int kBlockM = config::block_m;
-constexpr int kBlockN = config::block_n;
-constexpr int kParts = config::key_parts;
-constexpr int kChunk = HostBackwardLayout::chunk;
-constexpr HostBackwardLayout kLayout{kDim, kBlockM, kBlockN};
-constexpr int kRing = kLayout.ring();
-constexpr int kPitch = kLayout.score_pitch();
-constexpr int kStripPitch = kLayout.strip_pitch();
-constexpr int kDimVectors = kDim / kLanes;
-constexpr bool kPositions = config::c2p || config::p2c;
-constexpr float kInfinity = __builtin_inff();
-
-static_assert(kBlockM % kChunk == 0 && kBlockN % kChunk == 0, "blocks are whole chunks");
-static_assert(kChunk % config::micro_rows == 0, "a chunk is whole register tiles");
-static_assert(kDim % kChunk == 0, "head_dim is whole chunks");
-
-// Panels are [vector][depth][lane], everything else is in rows.
-struct ScoreShape {  // rows x a panel of keys
-    static constexpr int left_row = kDim, left_depth = 1, right_vector = kDim * kLanes, right_depth = kLanes;
-    static constexpr int result_row = kPitch, result_vector = kLanes;
-};
-struct StripShape {  // queries x a panel of position keys
-    static constexpr int left_row = kDim, left_depth = 1, right_vector = kDim * kLanes, right_depth = kLanes;
-    static constexpr int result_row = kStripPitch, result_vector = kLanes;
-};
-struct KeyGradientShape {  // rows transposed x their scores, into a panel of keys
-    static constexpr int left_row = 1, left_depth = kDim, right_vector = kLanes, right_depth = kPitch;
-    static constexpr int result_row = kLanes, result_vector = kDim * kLanes;
-};
-struct RowGradientShape {  // scores x rows of keys
-    static constexpr int left_row = kPitch, left_depth = 1, right_vector = kLanes, right_depth = kDim;
-    static constexpr int result_row = kDim, result_vector = kLanes;
-};
-struct StripRowShape {  // strip x rows of position keys
-    static constexpr int left_row = kStripPitch, left_depth = 1, right_vector = kLanes, right_depth = kDim;
-    static constexpr int result_row = kDim, result_vector = kLanes;
-};
-struct StripTableShape {  // strip transposed x rows of queries
-    static constexpr int left_row = 1, left_depth = kStripPitch, right_vector = kLanes, right_depth = kDim;
-    static constexpr int result_row = kDim, result_vector = kLanes;
-};
-
-template <class Shape, Result how>
-inline void multiply(const float* left, int rows, const float* right, int vectors, float* result, int depth) {
-    product<Shape, config::micro_rows, config::micro_vectors, how>(left, rows, right, vectors, result, depth);
-}
-
-inline void clear(float* to, int floats) {
-    for (int n = 0; n < floats; ++n) to[n] = 0;
-}
-
-inline void add_row(float* to, const float* from) {
-    for (int d = 0; d < kDim; ++d) to[d] += from[d];
-}
-
-inline float dot(const float* a, const float* b) {
-    Vec sum = Vec{};
-    for (int d = 0; d < kDim; d += kLanes) sum += load(a + d) * load(b + d);
-    return sum_of(sum);
-}
-
-class Gradients {
+class Gradients : ScratchMemory {
   public:
     Gradients(const HostBlock& block, const BackwardParams& p)
-        : p_(p),
+        : ScratchMemory(static_cast<float*>(block.scratch)),
+          p_(p),
           head_(static_cast<int>(block.y)),
           group_(static_cast<int>(block.x) / kParts),
           part_(static_cast<int>(block.x) % kParts) {
@@ -98,7 +38,6 @@ class Gradients {
             position_key_ = static_cast<const Scalar*>(p.position_key) + head_ * p.position_key_head;
         if constexpr (config::p2c)
             position_query_ = static_cast<const Scalar*>(p.position_query) + head_ * p.position_query_head;
-        carve(static_cast<float*>(block.scratch));
     }
 
     void run() {
@@ -108,40 +47,6 @@ class Gradients {
     }
 
   private:
-    void carve(float* next) {
-        const auto take = [&](int floats) {
-            float* part = next;
-            next += floats;
-            return part;
-        };
-        keys_ = take(kLayout.keys());
-        far_keys_ = take(kLayout.keys());
-        key_rows_ = take(kLayout.keys());
-        values_ = take(kLayout.keys());
-        dk_ = take(kLayout.keys());
-        dv_ = take(kLayout.keys());
-        queries_ = take(kLayout.query_tile());
-        dout_ = take(kLayout.query_tile());
-        weights_ = take(kLayout.scores());
-        d_scores_ = take(kLayout.scores());
-        content_ = take(kLayout.content_positions());
-        d_content_ = take(kLayout.content_positions());
-        position_panel_ = take(kLayout.position_rows());
-        position_rows_ = take(kLayout.position_rows());
-        d_position_rows_ = take(kLayout.position_rows());
-        chunk_rows_ = take(kLayout.chunk_rows());
-        d_chunk_rows_ = take(kLayout.chunk_rows());
-        strip_ = take(kLayout.strip());
-        d_strip_ = take(kLayout.strip());
-        ranks_ = reinterpret_cast<int*>(take(kLayout.ranks()));
-        first_of_rank_ = reinterpret_cast<int*>(take(kLayout.ranks()));
-        slots_ = reinterpret_cast<int*>(take(kLayout.ring()));
-        key_bias_ = take(kBlockM);
-        offset_ = take(kBlockN);
-        delta_tile_ = take(kBlockN);
-        hidden_sum_ = take(kDim);
-    }
-
     // Consecutive sequences, about the same number of rows in each group.
     int group_of(int b) const {
         const int groups = HostBackwardDivision{kParts, p_.batch}.groups();
@@ -296,9 +201,7 @@ class Gradients {
             }
             prepare_chunk(place_of(chunks_), slots);
         }
-        for (int w = window - 1; w >= 0; --w) first_of_rank_[ranks[w] - ranks[0]] = w;
-        const int distinct = ranks[window - 1] - ranks[0] + 1;
-        for (int n = distinct; n < distinct + kLanes; ++n) first_of_rank_[n] = window + kLanes;
+        find_first_of_ranks(ranks, window, first_of_rank_);
     }
 
     static int place_of(int chunk) { return chunk * kChunk & (kRing - 1); }
@@ -485,7 +388,7 @@ class Gradients {
             for (int n = 0; n < kLanes; ++n) {
                 const int window = lowest + kLanes - 1 - n;
                 float* to = d_strip_ + ((row0 + n) % kChunk) * kStripPitch + (ranks[window] - base);
-                store(to, load(to) + sum_by_rank(ds[n], ranks, window));
+                store(to, load(to) + sum_by_rank(ds[n], ranks, first_of_rank_, window));
             }
         }
     }
@@ -500,29 +403,6 @@ class Gradients {
     Vec equal_weights(int v) const {
         const VecInt in_range = lane_numbers() + v * kLanes < splat(keys_in_range_);
         return in_range ? splat(1.0f / static_cast<float>(s_->length)) : Vec{};
-    }
-
-    // Lane n: the sum over the lanes whose distance has the rank ranks[window] + n.
-    Vec sum_by_rank(Vec x, const int* ranks, int window) const {
-        const int* own = ranks + window;
-        if (own[kLanes - 1] - own[0] == kLanes - 1) return x;
-        const VecInt rank = load(own);
-        // Each lane gathers the lanes above it that share its rank: 2, then 4, then 8 of them ...
-        const auto gather = [&]<int step>() {
-            if constexpr (step < kLanes) {
-                const Vec above = shift_down<step>(x);
-                x += rank == load(own + step) ? above : Vec{};
-            }
-        };
-        gather.template operator()<1>();
-        gather.template operator()<2>();
-        gather.template operator()<4>();
-        gather.template operator()<8>();
-        // ... and the first lane of every rank has the whole sum.
-        const VecInt first = load(first_of_rank_ + (own[0] - ranks[0])) - window;
-        const VecInt at = first < 0 ? VecInt{} : first;
-        const Vec sums = permute(x, at & (kLanes - 1));
-        return at < kLanes ? sums : Vec{};
     }
 
     // Of a tile whose distances all have one rank.
@@ -590,19 +470,6 @@ class Gradients {
     // In the workspace: this unit's sums.
     float *delta_ = nullptr, *dq_ = nullptr;
     float *d_position_key_ = nullptr, *d_position_query_ = nullptr;  // [slot][head_dim]
-    // In the scratch memory.
-    float *keys_, *far_keys_, *values_, *dk_, *dv_;  // [vector][head_dim][lane]
-    float* key_rows_;                                // [key][head_dim]
-    float *queries_, *dout_;                         // [query][head_dim]
-    float *weights_, *d_scores_;                     // [query][key]
-    float *content_, *d_content_;                    // C, dC [rank in the ring][key]
-    float* position_panel_;                          // [rank in the ring / lanes][head_dim][lane]
-    float *position_rows_, *d_position_rows_;        // [rank in the ring][head_dim]
-    float *chunk_rows_, *d_chunk_rows_;              // [rank of the chunk][head_dim]
-    float *strip_, *d_strip_;                        // T, dT [query of the chunk][rank - base]
-    int *ranks_, *first_of_rank_;                    // [distance of the window], [rank - that of the window]
-    int* slots_;                                     // [rank in the ring]
-    float *key_bias_, *offset_, *delta_tile_, *hidden_sum_;
 };
 
 }  // namespace

@@ -32,9 +32,7 @@
 //   (PQ), without `scale`. Which far tiles an entry covers is the writer's choice, provided that all entries of a
 //   sequence together cover each far tile once and that every tile of every sequence has its entry written, with
 //   zeros when it has no far tiles. Unused without has_far_tiles(); of a table without its term, too.
-// regions[3]  distance sums        [splits()][heads][diagonals()][2 tables: PK, PQ][128][head_dim] fp32
-//   Row x (0 to 126) of diagonal t - near_width() is the sum over near tiles of that diagonal of dS_ij q_i (PK) or
-//   dS_ij k_j (PQ) with i - j = 64 * diagonal + x - 63, without `scale`. Row 127 is not used.
+// regions[3]  distance sums        see backward_distances.cuh; between the position and the finish kernel only
 // needs: common/types.cuh, disentangled_attention/params.h, config
 
 constexpr int tile_rows = 64;
@@ -68,12 +66,8 @@ __device__ __forceinline__ int near_width(const BackwardParams& p) {
     return min((p.band + tile_rows - 2) / tile_rows, tiles_of(p.length) - 1);
 }
 
-__device__ __forceinline__ int diagonals(const BackwardParams& p) {
-    return 2 * near_width(p) + 1;
-}
-
 __device__ __forceinline__ int near_slots(const BackwardParams& p) {
-    return min(diagonals(p), tiles_of(p.length));
+    return min(2 * near_width(p) + 1, tiles_of(p.length));
 }
 
 __device__ __forceinline__ bool has_far_tiles(const BackwardParams& p) {
@@ -109,17 +103,4 @@ __device__ __forceinline__ u16* near_tile(const BackwardParams& p, s64 base, int
 
 __device__ __forceinline__ float* end_vector(const BackwardParams& p, int table, s64 tile, int end) {
     return region<float>(p, region_ends) + ((table * tile_count(p) + tile) * 2 + end) * head_dim;
-}
-
-// Into how many parts the position kernel splits the sum over batch and tiles of a diagonal: a function of the problem
-// alone, so that the order of every sum is fixed. About position_blocks blocks; at most one part per 64-row tile.
-__device__ __forceinline__ int splits(const BackwardParams& p) {
-    constexpr int position_blocks = 528;
-    const int wanted = (position_blocks + p.heads * diagonals(p) - 1) / (p.heads * diagonals(p));
-    return min(min(wanted, 16), p.batch * tiles_of(p.length));
-}
-
-__device__ __forceinline__ float* distance_sums(const BackwardParams& p, int split, int head, int diagonal, int table) {
-    return region<float>(p, region_distances) +
-           ((((s64(split) * p.heads + head) * diagonals(p) + diagonal) * 2 + table) * 128) * head_dim;
 }

@@ -61,6 +61,8 @@ __device__ __forceinline__ void walk(KvWarp& w, const KvLoader& load, int begin,
         u16* near_rows = nullptr;
         if constexpr (near) {
             if (p2c && t == begin) first_scores(w, scores, load.shared);
+            if constexpr (c2p && strip_kept)
+                if (t == begin) first_strip(w, load.shared);
             near_rows = near_tile(load.p, load.rows.tiles, t / tile_steps, load.key0 / tile_rows) +
                         (2 * w.warp * 8 + t % tile_steps * (block_q / 8)) * 64 + w.g * 8 + 2 * w.c;
         }

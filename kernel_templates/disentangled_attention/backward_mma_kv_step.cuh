@@ -3,13 +3,14 @@
 
 struct KvWarp {
     int lane, g, c, warp;
-    BlockOffsets score;     // rows = n, in accumulator order: Q, dO, PQ
-    BlockOffsets values;    // rows = k, in accumulator order: Q, dO, PQ
-    BlockOffsets reversed;  // rows = n, from the block's end: PK
-    BlockOffsets plain;     // rows = m: K, V
-    Shear keys, queries;    // of rows that are keys, and rows that are queries in accumulator order
-    u32 identity;           // operand [8 positions, 8 positions] of ones on the diagonal
-    u32 natural;            // operand [8 keys, 8 positions]: ones where a position is that key
+    BlockOffsets score;                        // rows = n, in accumulator order: Q, dO, PQ
+    BlockOffsets values;                       // rows = k, in accumulator order: Q, dO, PQ
+    BlockOffsets reversed;                     // rows = n, from the block's end: PK
+    BlockOffsets plain;                        // rows = m: K, V
+    Shear keys, queries;                       // of rows that are keys, and rows that are queries in accumulator order
+    u32 strip[strip_kept ? dim_steps : 1][4];  // PK's operands of the distances that the next group shares
+    u32 identity;                              // operand [8 positions, 8 positions] of ones on the diagonal
+    u32 natural;                               // operand [8 keys, 8 positions]: ones where a position is that key
     u32 k[resident ? dim_steps : 1][4], v[resident ? dim_steps : 1][4];
     float dk[head_dim / 8][4], dv[head_dim / 8][4];
     float constant[2];          // k_j.PQ_e of rows g and g + 8
@@ -68,6 +69,12 @@ __device__ __forceinline__ void distance_scores(u32 (&packed_scores)[4], const f
         packed_scores[2 * n] = pack_scores(u[n][0], u[n][1]);
         packed_scores[2 * n + 1] = pack_scores(u[n][2], u[n][3]);
     }
+}
+
+__device__ __forceinline__ void first_strip(KvWarp& w, u32 shared) {
+#pragma unroll
+    for (int step = 0; step < dim_steps; ++step)
+        load_matrices(w.strip[step], w.reversed.address(shared + pk_offset + w.ring * 16 * row_bytes, step));
 }
 
 __device__ __forceinline__ void first_scores(const KvWarp& w, ScoreCarry& scores, u32 shared) {
@@ -142,12 +149,20 @@ __device__ __forceinline__ void scores_of(KvWarp& w, float (&s)[count][2][4], fl
         }
         if constexpr (near && c2p) {
             const u32 rows[4] = {b[0], b[2], b[1], b[3]};  // the same matrices as an operand of rows
-            load_matrices(b, w.reversed.address(shared + pk_offset + second, step));
-            multiply<dtype>(v[0], rows, b[0], b[1]);
-            multiply<dtype>(v[1], rows, b[2], b[3]);
-            load_matrices(b, w.reversed.address(shared + pk_offset + first, step));
-            multiply<dtype>(v[2], rows, b[0], b[1]);
-            multiply<dtype>(v[3], rows, b[2], b[3]);
+            if constexpr (strip_kept) {
+                multiply<dtype>(v[2], rows, w.strip[step][0], w.strip[step][1]);
+                multiply<dtype>(v[3], rows, w.strip[step][2], w.strip[step][3]);
+                load_matrices(w.strip[step], w.reversed.address(shared + pk_offset + second, step));
+                multiply<dtype>(v[0], rows, w.strip[step][0], w.strip[step][1]);
+                multiply<dtype>(v[1], rows, w.strip[step][2], w.strip[step][3]);
+            } else {
+                load_matrices(b, w.reversed.address(shared + pk_offset + second, step));
+                multiply<dtype>(v[0], rows, b[0], b[1]);
+                multiply<dtype>(v[1], rows, b[2], b[3]);
+                load_matrices(b, w.reversed.address(shared + pk_offset + first, step));
+                multiply<dtype>(v[2], rows, b[0], b[1]);
+                multiply<dtype>(v[3], rows, b[2], b[3]);
+            }
         }
         if constexpr (near && p2c) {
             load_matrices(b, w.score.address(shared + pq_offset + second, step));

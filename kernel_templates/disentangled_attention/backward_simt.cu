@@ -25,10 +25,6 @@ using namespace config;
 #include "disentangled_attention/simt_backward.cuh"
 #include "disentangled_attention/simt_row_sum.cuh"
 
-// A thread owns four neighbouring rows of a gradient, row_groups times.
-constexpr int row_groups = micro_m / 4, group_rows = block / row_groups;
-static_assert(row_groups <= 2, "the strip is added for one or two groups of rows");
-
 constexpr int column_width = columns < 4 ? columns : 4;
 constexpr int column_groups = columns / column_width;
 
@@ -36,33 +32,28 @@ __device__ __forceinline__ int near_tiles(const BackwardParams& p) {
     return has_bias ? (p.band + block - 2) / block : 0;
 }
 
-// The a-th row of a gradient that thread row ty owns.
-__device__ __forceinline__ int gradient_row(int ty, int a) {
-    return a / 4 * group_rows + 4 * ty + a % 4;
-}
-
-// sum[a] += sum over n < width of weights[n] of row a * rows[n], for the thread's columns and its rows first .. first +
-// count - 1. Weights of row 0 of the thread lie at `weights`.
-template <int first, int count, int width>
-__device__ __forceinline__ void add_rows(float (&sum)[micro_m][columns], const Grid& at, const float* weights,
+// sum[a] += sum over n < width of weights[a][n] * rows[n], for the thread's columns. A thread owns neighbouring rows of
+// a gradient; the weights of its first one lie at `weights`.
+template <int width>
+__device__ __forceinline__ void add_rows(float (&sum)[micro][columns], const Grid& at, const float* weights,
                                          const float* rows) {
 #pragma unroll 2
     for (int j = 0; j < width; j += 4) {
-        Float4 weight[count];
+        Float4 weight[micro];
 #pragma unroll
-        for (int a = 0; a < count; ++a) weight[a] = read4(weights + gradient_row(0, first + a) * pair_pitch + j);
+        for (int a = 0; a < micro; ++a) weight[a] = read4(weights + a * pair_pitch + j);
 #pragma unroll
         for (int n = 0; n < 4; ++n)
 #pragma unroll
             for (int group = 0; group < column_groups; ++group) {
                 float value[column_width];
-                read_columns(value, rows + (j + n) * wide_pitch + (at.tx + side_n * group) * column_width);
+                read_columns(value, rows + (j + n) * wide_pitch + (at.tx + side * group) * column_width);
 #pragma unroll
-                for (int a = 0; a < count; ++a) {
+                for (int a = 0; a < micro; ++a) {
                     const float by = n == 0 ? weight[a].x : n == 1 ? weight[a].y : n == 2 ? weight[a].z : weight[a].w;
 #pragma unroll
                     for (int i = 0; i < column_width; ++i) {
-                        float& to = sum[first + a][group * column_width + i];
+                        float& to = sum[a][group * column_width + i];
                         to = fmaf(by, value[i], to);
                     }
                 }
@@ -76,10 +67,10 @@ __device__ __forceinline__ void compute_delta(const BackwardParams& p, const Pla
     float* delta = reinterpret_cast<float*>(static_cast<char*>(p.workspace) + p.regions[0]);
     const s64 out = place.offset(p.out_batch, p.out_row, p.out_head);
 #pragma unroll 1
-    for (int row = at.ty; row < block; row += side_m) {
+    for (int row = at.ty; row < block; row += side) {
         const bool inside = own0 + row < place.length;
         float sum = 0.0f;
-        for (int d = at.tx; inside && d < head_dim; d += side_n)
+        for (int d = at.tx; inside && d < head_dim; d += side)
             sum = fmaf(load_element<dtype>(p.out, out + (own0 + row) * p.out_row + d), dout[row * wide_pitch + d], sum);
         sum = sum_of_row(sum);
         if (inside && at.tx == 0) delta[place.position + own0 + row] = sum;
@@ -92,10 +83,10 @@ __device__ __forceinline__ void load_own(const Grid& at, float* x, const Rows& f
     load_wide(x, from, own0, length);
     __syncthreads();
 #pragma unroll 1
-    for (int m = at.ty; m < block; m += side_m) {
+    for (int m = at.ty; m < block; m += side) {
         float* row = x + m * wide_pitch;
         float bias = 0.0f;
-        for (int d = at.tx; slot >= 0 && d < head_dim; d += side_n) {
+        for (int d = at.tx; slot >= 0 && d < head_dim; d += side) {
             if (has_t1) bias = fmaf(row[d], load_element<dtype>(t1.tensor, t1.base + slot * t1.row + d), bias);
             if (has_t2) row[d] += load_element<dtype>(t2.tensor, t2.base + slot * t2.row + d);
         }
@@ -105,48 +96,48 @@ __device__ __forceinline__ void load_own(const Grid& at, float* x, const Rows& f
     __syncthreads();
 }
 
-__device__ __forceinline__ void store_pairs(float* pairs, const Grid& at, const float (&value)[micro_m][micro_n]) {
+__device__ __forceinline__ void store_pairs(float* pairs, const Grid& at, const float (&value)[micro][micro]) {
 #pragma unroll
-    for (int a = 0; a < micro_m; ++a)
+    for (int a = 0; a < micro; ++a)
 #pragma unroll
-        for (int b = 0; b < micro_n; ++b) pairs[(at.ty + side_m * a) * pair_pitch + at.tx + side_n * b] = value[a][b];
+        for (int b = 0; b < micro; ++b) pairs[(at.ty + side * a) * pair_pitch + at.tx + side * b] = value[a][b];
 }
 
 // Column c of row m: strip row c + (m rounded down to warp_rows), so that all rows of a warp read the same strip rows.
-__device__ __forceinline__ void store_sheared(float* pairs, const Grid& at, const float (&value)[micro_m][micro_n]) {
+__device__ __forceinline__ void store_sheared(float* pairs, const Grid& at, const float (&value)[micro][micro]) {
     for (int n = int(threadIdx.x); n < block * warp_rows; n += threads) {
         const int m = n / warp_rows, c = n % warp_rows;
         pairs[m * pair_pitch + (c < m % warp_rows ? c : c + block)] = 0.0f;
     }
 #pragma unroll
-    for (int a = 0; a < micro_m; ++a)
+    for (int a = 0; a < micro; ++a)
 #pragma unroll
-        for (int b = 0; b < micro_n; ++b) {
-            const int m = at.ty + side_m * a, n = at.tx + side_n * b;
+        for (int b = 0; b < micro; ++b) {
+            const int m = at.ty + side * a, n = at.tx + side * b;
             pairs[m * pair_pitch + m % warp_rows - n + block - 1] = value[a][b];
         }
 }
 
-__device__ __forceinline__ void add_far_sums(float* sums, const Grid& at, const float (&value)[micro_m][micro_n]) {
+__device__ __forceinline__ void add_far_sums(float* sums, const Grid& at, const float (&value)[micro][micro]) {
 #pragma unroll
-    for (int a = 0; a < micro_m; ++a) {
+    for (int a = 0; a < micro; ++a) {
         float sum = 0.0f;
 #pragma unroll
-        for (int b = 0; b < micro_n; ++b) sum += value[a][b];
+        for (int b = 0; b < micro; ++b) sum += value[a][b];
         sum = sum_of_row(sum);
-        if (at.tx == 0) sums[at.ty + side_m * a] += sum;
+        if (at.tx == 0) sums[at.ty + side * a] += sum;
     }
 }
 
 __device__ __forceinline__ void store_gradient(void* to, s64 base, s64 row_stride, const Grid& at, int own0, int length,
-                                               const float (&sum)[micro_m][columns], float factor) {
+                                               const float (&sum)[micro][columns], float factor) {
 #pragma unroll
-    for (int a = 0; a < micro_m; ++a) {
-        const int row = own0 + gradient_row(at.ty, a);
+    for (int a = 0; a < micro; ++a) {
+        const int row = own0 + micro * at.ty + a;
         if (row >= length) continue;
 #pragma unroll
         for (int n = 0; n < columns; ++n) {
-            const int column = (at.tx + side_n * (n / column_width)) * column_width + n % column_width;
+            const int column = (at.tx + side * (n / column_width)) * column_width + n % column_width;
             store_element<dtype>(to, base + row * row_stride + column, sum[a][n] * factor);
         }
     }
@@ -186,14 +177,14 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
     const u8* const keep = mask ? p.mask + place.batch * p.mask_batch : nullptr;
 
     load_wide(y, own_y, own0, length);
-    const Kept own = look_up<micro_m, side_m>(keep, own0 + at.ty, length);
+    const Kept own = look_up(keep, own0 + at.ty, length);
     if constexpr (!own_keys) {
         __syncthreads();
         compute_delta(p, place, at, y, own0);
     }
     const bool own_live = !mask || __syncthreads_or(own.kept != 0);
 
-    float dx[micro_m][columns] = {}, dv[micro_m][columns] = {};
+    float dx[micro][columns] = {}, dv[micro][columns] = {};
     for (int n = int(threadIdx.x); n < 2 * block; n += threads) far_sums[n] = 0.0f;
     constexpr int before = own_keys ? 1 : 0;  // the end of the first far tiles, own rows beyond the others
     const int tiles = (length + block - 1) / block, near = near_tiles(p);
@@ -209,7 +200,7 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
             if (has_bias && t >= near_end) slot = slot_of(p, -sign * p.band);
             load_own(at, x, own_x, own0, length, t1, t2, slot, row_bias);
         }
-        const Kept other = look_up<micro_n, side_n>(keep, other0 + at.tx, length);
+        const Kept other = look_up(keep, other0 + at.tx, length);
         load_wide(z, other_z, other0, length);
         load_wide(w, other_w, other0, length);
         if constexpr (dropout)
@@ -222,7 +213,7 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
             __syncthreads();
         if (mask && !own_keys && !live) continue;
 
-        float score[micro_m][micro_n] = {}, dp[micro_m][micro_n] = {};
+        float score[micro][micro] = {}, dp[micro][micro] = {};
         if (live) {
             if (is_near)
                 add_near_scores(score, p, at, memory, t1, t2, own0, other0);
@@ -231,27 +222,24 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
             add_far_products(dp, at, y, w);
         }
         finish_pairs(score, dp, p, place, at, row_bias, own, other, dropped, own0, other0);
-        const float* weights = pairs + 4 * at.ty * pair_pitch;
+        const float* weights = pairs + micro * at.ty * pair_pitch;
         if constexpr (own_keys) {
             store_pairs(pairs, at, dp);
             __syncthreads();
-            add_rows<0, micro_m, block>(dv, at, weights, w);
+            add_rows<block>(dv, at, weights, w);
             __syncthreads();
         }
         if (live) {
             store_pairs(pairs, at, score);
             __syncthreads();
-            add_rows<0, micro_m, block>(dx, at, weights, z);
+            add_rows<block>(dx, at, weights, z);
             if (has_t1 && is_near) {
                 __syncthreads();
                 store_sheared(pairs, at, score);
                 load_strip<2 * block, head_dim, wide_pitch, sign>(p, z, t1.tensor, t1.base, t1.row,
                                                                   sign * (own0 - other0 - (block - 1)));
                 __syncthreads();
-                const float* strip = z + 4 * at.ty / warp_rows * warp_rows * wide_pitch;
-                add_rows<0, 4, sheared_width>(dx, at, weights, strip);
-                if constexpr (row_groups == 2)
-                    add_rows<4, 4, sheared_width>(dx, at, weights, strip + group_rows * wide_pitch);
+                add_rows<sheared_width>(dx, at, weights, z + micro * at.ty / warp_rows * warp_rows * wide_pitch);
             } else if (has_t1) {
                 add_far_sums(far_sums + (t < near_begin ? before : 1 - before) * block, at, score);
             }
@@ -274,11 +262,11 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
             const s64 row = t1.base + slot_of(p, end == 0 ? p.band : -p.band) * t1.row;
 #pragma unroll
             for (int n = 0; n < columns; ++n) {
-                const int column = (at.tx + side_n * (n / column_width)) * column_width + n % column_width;
+                const int column = (at.tx + side * (n / column_width)) * column_width + n % column_width;
                 const float value = load_element<dtype>(t1.tensor, row + column);
 #pragma unroll
-                for (int a = 0; a < micro_m; ++a)
-                    dx[a][n] = fmaf(far_sums[end * block + gradient_row(at.ty, a)], value, dx[a][n]);
+                for (int a = 0; a < micro; ++a)
+                    dx[a][n] = fmaf(far_sums[end * block + micro * at.ty + a], value, dx[a][n]);
             }
         }
     }

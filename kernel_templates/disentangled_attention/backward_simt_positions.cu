@@ -25,7 +25,6 @@ using namespace config;
 #include "disentangled_attention/simt_backward.cuh"
 
 static_assert(has_bias && !own_keys, "queries are the block's own rows");
-static_assert(micro_m == 4 && micro_n == 4, "a thread reads its four neighbouring rho at once");
 
 constexpr int rho_pitch = block + 4;
 constexpr int part_columns = columns / parts;  // of a sum, of one thread
@@ -36,23 +35,23 @@ constexpr int part_dims = head_dim / parts;
 static_assert(block * rho_pitch <= far_offset - pairs_offset, "dS must fit where the strips were");
 static_assert(columns % parts == 0, "parts share the columns of head_dim evenly");
 
-using Sums = float[2][4][part_columns];  // rows rho, rho + block
+using Sums = float[2][micro][part_columns];  // rows rho, rho + block
 
 // Rows first .. last - 1 of the tile, taken from `rows` in steps of row_step; low and high tell which sums they meet.
 template <bool low, bool high>
 __device__ __forceinline__ void add_rows_between(Sums& sum, const Grid& at, const float* pairs, const float* rows,
                                                  int row_step, int first, int last) {
-    const int rho = 4 * at.ty;
+    const int rho = micro * at.ty;
 #pragma unroll 4
     for (int i = first; i < last; ++i) {
         const Float4 ds = read4(pairs + i * rho_pitch + rho);
-        const float weight[4] = {ds.x, ds.y, ds.z, ds.w};
+        const float weight[micro] = {ds.x, ds.y, ds.z, ds.w};
 #pragma unroll
         for (int group = 0; group < part_groups; ++group) {
             float value[part_width];
-            read_columns(value, rows + i * row_step + (at.tx + side_n * group) * part_width);
+            read_columns(value, rows + i * row_step + (at.tx + side * group) * part_width);
 #pragma unroll
-            for (int a = 0; a < 4; ++a) {
+            for (int a = 0; a < micro; ++a) {
                 const float for_low = !high || i <= rho + a ? weight[a] : 0.0f;
                 const float for_high = !low || i > rho + a ? weight[a] : 0.0f;
 #pragma unroll
@@ -69,7 +68,7 @@ __device__ __forceinline__ void add_rows_between(Sums& sum, const Grid& at, cons
 
 __device__ __forceinline__ void add_tile(Sums& sum, const Grid& at, const float* pairs, const float* rows,
                                          int row_step) {
-    const int turn = 4 * at.ty / warp_rows * warp_rows;  // the same in a warp
+    const int turn = micro * at.ty / warp_rows * warp_rows;  // the same in a warp
     add_rows_between<true, false>(sum, at, pairs, rows, row_step, 0, turn);
     add_rows_between<true, true>(sum, at, pairs, rows, row_step, turn, turn + warp_rows);
     add_rows_between<false, true>(sum, at, pairs, rows, row_step, turn + warp_rows, block);
@@ -79,10 +78,10 @@ __device__ __forceinline__ void store_sums(float* to, const Grid& at, const Sums
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int a = 0; a < 4; ++a)
+        for (int a = 0; a < micro; ++a)
 #pragma unroll
             for (int n = 0; n < part_columns; ++n)
-                to[(half * block + 4 * at.ty + a) * head_dim + (at.tx + side_n * (n / part_width)) * part_width +
+                to[(half * block + micro * at.ty + a) * head_dim + (at.tx + side * (n / part_width)) * part_width +
                    n % part_width] = sum[half][a][n];
 }
 
@@ -120,8 +119,8 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
         if (packed && (row0 >= place.length || key0 >= place.length)) continue;
         const u8* const keep = mask ? p.mask + place.batch * p.mask_batch : nullptr;
         const Sides sides = sides_of(p, place);
-        const Kept query = look_up<4, side_m>(keep, row0 + at.ty, place.length);
-        const Kept key = look_up<4, side_n>(keep, key0 + at.tx, place.length);
+        const Kept query = look_up(keep, row0 + at.ty, place.length);
+        const Kept key = look_up(keep, key0 + at.tx, place.length);
         if constexpr (mask) {
             const bool row_live = __syncthreads_or(query.kept != 0), key_live = __syncthreads_or(key.kept != 0);
             if (!row_live || !key_live) continue;
@@ -133,17 +132,17 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
         if constexpr (dropout) load_dropped<block>(p.dropout, dropped, u32(place.batch * p.heads + head), row0, key0);
         __syncthreads();
 
-        float score[4][4] = {}, dp[4][4] = {};
+        float score[micro][micro] = {}, dp[micro][micro] = {};
         add_near_scores(score, p, at, memory, t1, t2, row0, key0);
         add_far_products(dp, at, dout, v);
         finish_pairs(score, dp, p, place, at, nullptr, query, key, dropped, row0, key0);
 #pragma unroll
         for (int table = c2p ? 0 : 1; table < (p2c ? 2 : 1); ++table) {
 #pragma unroll
-            for (int a = 0; a < 4; ++a)
+            for (int a = 0; a < micro; ++a)
 #pragma unroll
-                for (int b = 0; b < 4; ++b) {
-                    const int i = at.ty + side_m * a, j = at.tx + side_n * b;
+                for (int b = 0; b < micro; ++b) {
+                    const int i = at.ty + side * a, j = at.tx + side * b;
                     const int row = table == 0 ? i : block - 1 - j;
                     pairs[row * rho_pitch + (i - j + block - 1) % block] = score[a][b];
                 }

@@ -26,6 +26,9 @@ using namespace config;
 #include "disentangled_attention/sm90_tiles.cuh"
 #include "disentangled_attention/sm90_shift.cuh"
 #include "disentangled_attention/sm90_backward.cuh"
+#include "disentangled_attention/sm90_key_tiles.cuh"
+#include "disentangled_attention/sm90_key_far.cuh"
+#include "disentangled_attention/sm90_key_near.cuh"
 #include "disentangled_attention/sm90_keys.cuh"
 
 static_assert(shared_end == shared_bytes, "the launch's dynamic shared memory");

@@ -31,7 +31,6 @@ using namespace config;
 constexpr bool has_bias = c2p || p2c;
 constexpr int side = threads == 256 ? 16 : 8;
 constexpr int micro = block_m / side;
-constexpr int side_m = side, side_n = side, micro_m = micro, micro_n = micro;  // simt_tile.cuh
 constexpr int strip_rows = block_m + block_n;
 constexpr int wide_pitch = head_dim + 4;  // a row moves by 4 banks: 16-byte reads of 8 rows touch every bank once
 constexpr int step_pitch = dim_step + 4;

@@ -42,8 +42,8 @@ using namespace config;
 static_assert(shared_end == shared_bytes, "the launch's dynamic shared memory");
 
 // Registers of a thread after the warpgroups split what a launch of 384 threads got, 168 each.
-constexpr int consumer_registers = mask ? 216 : 224;
-constexpr int producer_registers = mask ? 72 : 56;
+constexpr int consumer_registers = mask && head_dim < 128 ? 216 : 224;
+constexpr int producer_registers = mask && head_dim < 128 ? 72 : 56;
 
 }  // namespace
 

@@ -5,6 +5,8 @@
 #include "disentangled_attention/host_backward_layout.h"
 #include "disentangled_attention/params.h"
 
+namespace {
+
 using Scalar = Element<config::dtype>::Type;
 
 // Rows of the workspace, of all sequences.
@@ -68,3 +70,5 @@ struct SlotRange {
     bool contains(int slot) const { return slot >= lowest && slot <= highest; }
     int lowest, highest;
 };
+
+}  // namespace

@@ -95,3 +95,34 @@ inline void unshear(Vec (&rows)[2 * kLanes - 1]) {
         for (int t = kLanes + 2 * bit - 2; t >= 0; --t) rows[t] = moves ? (t < bit ? Vec{} : rows[t - bit]) : rows[t];
     }
 }
+
+// first[n] = the first of the window's distances that has the rank ranks[0] + n; kLanes more entries lie beyond every
+// vector.
+inline void find_first_of_ranks(const int* ranks, int window, int* first) {
+    for (int w = window - 1; w >= 0; --w) first[ranks[w] - ranks[0]] = w;
+    const int distinct = ranks[window - 1] - ranks[0] + 1;
+    for (int n = distinct; n < distinct + kLanes; ++n) first[n] = window + kLanes;
+}
+
+// The lanes of x belong to the distances from `at` on. Lane n of the result: the sum over those of rank ranks[at] + n.
+inline Vec sum_by_rank(Vec x, const int* ranks, const int* first_of_rank, int at) {
+    const int* own = ranks + at;
+    if (own[kLanes - 1] - own[0] == kLanes - 1) return x;
+    const VecInt rank = load(own);
+    // Each lane gathers the lanes above it that share its rank: 2, then 4, then 8 of them ...
+    const auto gather = [&]<int step>() {
+        if constexpr (step < kLanes) {
+            const Vec above = shift_down<step>(x);
+            x += rank == load(own + step) ? above : Vec{};
+        }
+    };
+    gather.template operator()<1>();
+    gather.template operator()<2>();
+    gather.template operator()<4>();
+    gather.template operator()<8>();
+    // ... and the first lane of every rank has the whole sum.
+    const VecInt first = load(first_of_rank + (own[0] - ranks[0])) - at;
+    const VecInt lane = first < 0 ? VecInt{} : first;
+    const Vec sums = permute(x, lane & (kLanes - 1));
+    return lane < kLanes ? sums : Vec{};
+}

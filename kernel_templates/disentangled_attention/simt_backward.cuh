@@ -20,15 +20,14 @@ constexpr bool has_bias = c2p || p2c;
 constexpr bool has_t1 = own_keys ? p2c : c2p, has_t2 = own_keys ? c2p : p2c;
 constexpr int sign = own_keys ? -1 : 1;  // i - j = sign * (own - other)
 
-constexpr int micro_n = 4, side_n = block / micro_n;
-constexpr int side_m = threads / side_n, micro_m = block / side_m;
+constexpr int micro = 4, side = block / micro;
 constexpr int wide_pitch = head_dim + 4;  // a row moves by 4 banks: 16-byte reads of 8 rows touch every bank once
 constexpr int step_pitch = dim_step + 4;
 // Where a thread owns four neighbouring rows, those of a warp lie side by side.
-constexpr int warp_rows = 32 / side_n * 4;
+constexpr int warp_rows = 32 / side * micro;
 constexpr int sheared_width = block + warp_rows;
 constexpr int pair_pitch = sheared_width + 4;
-constexpr int columns = head_dim / side_n;  // of a gradient, of one thread
+constexpr int columns = head_dim / side;  // of a gradient, of one thread
 
 constexpr int wide_floats = block * wide_pitch;
 constexpr int strip_floats = 2 * block * step_pitch;
@@ -41,9 +40,7 @@ constexpr int all_floats = dropped_offset + (dropout ? 2 * block : 0);
 
 static_assert(4 * all_floats == shared_bytes, "the launch asks for another size of shared memory");
 static_assert(head_dim == 32 || head_dim == 64 || head_dim == 128, "head_dim must be 32, 64 or 128");
-static_assert(side_n == 8 || side_n == 16, "a row of threads divides a warp");
-static_assert(side_m * micro_m == block && micro_m % 4 == 0, "a thread owns rows four at a time");
-static_assert(side_n % side_m == 0, "a thread's rows and columns meet in few differences");
+static_assert(threads == side * side, "threads form a square; each owns 4 x 4 pairs");
 static_assert(dim_step % 4 == 0 && head_dim % dim_step == 0, "columns are taken four at a time");
 static_assert(!lse, "the backward pass reads lse, it writes none");
 
@@ -99,17 +96,16 @@ __device__ __forceinline__ void load_wide(float* to, const Rows& rows, int first
     load_rows<block, head_dim, wide_pitch>(to, rows.tensor, rows.base, rows.row, first, length);
 }
 
-// Which of `count` rows are in the sequence, and which of those are not masked: bit n for row first + step * n.
+// Which of `micro` rows are in the sequence, and which of those are not masked: bit n for row first + side * n.
 struct Kept {
     u32 inside, kept;
 };
 
-template <int count, int step>
 __device__ __forceinline__ Kept look_up(const u8* keep, int first, int length) {
     Kept known = {0, 0};
 #pragma unroll
-    for (int n = 0; n < count; ++n) {
-        const int row = first + step * n;
+    for (int n = 0; n < micro; ++n) {
+        const int row = first + side * n;
         known.inside |= u32(row < length) << n;
         known.kept |= u32(row < length && (!mask || keep[row])) << n;
     }
@@ -118,9 +114,8 @@ __device__ __forceinline__ Kept look_up(const u8* keep, int first, int length) {
 
 // Scores of a near tile, dim_step columns at a time through the strips. The strips' place must be free; ends with a
 // barrier.
-__device__ __forceinline__ void add_near_scores(float (&score)[micro_m][micro_n], const BackwardParams& p,
-                                                const Grid& at, float* memory, const Rows& t1, const Rows& t2, int own0,
-                                                int other0) {
+__device__ __forceinline__ void add_near_scores(float (&score)[micro][micro], const BackwardParams& p, const Grid& at,
+                                                float* memory, const Rows& t1, const Rows& t2, int own0, int other0) {
     float* strip1 = memory + pairs_offset;
     float* strip2 = strip1 + (has_t1 ? strip_floats : 0);
     const int first_distance = sign * (own0 - other0 - (block - 1));
@@ -139,36 +134,35 @@ __device__ __forceinline__ void add_near_scores(float (&score)[micro_m][micro_n]
     }
 }
 
-__device__ __forceinline__ void add_far_products(float (&sum)[micro_m][micro_n], const Grid& at, const float* x,
+__device__ __forceinline__ void add_far_products(float (&sum)[micro][micro], const Grid& at, const float* x,
                                                  const float* z) {
     add_scores<false, false, false, head_dim, wide_pitch, wide_pitch, step_pitch>(sum, at, x, z, nullptr, nullptr, 0);
 }
 
 // On entry score = x.z + ... and dp = y.w; on return score = dS / scale, and dp = P / dropout.scale as dV takes it.
-__device__ __forceinline__ void finish_pairs(float (&score)[micro_m][micro_n], float (&dp)[micro_m][micro_n],
+__device__ __forceinline__ void finish_pairs(float (&score)[micro][micro], float (&dp)[micro][micro],
                                              const BackwardParams& p, const Place& place, const Grid& at,
                                              const float* row_bias, const Kept& own, const Kept& other,
                                              const u32* dropped, int own0, int other0) {
     const Kept& query = own_keys ? other : own;
     const Kept& key = own_keys ? own : other;
-    constexpr int queries = own_keys ? micro_n : micro_m, step = own_keys ? side_n : side_m;
     const int first_query = own_keys ? other0 + at.tx : own0 + at.ty;
     const float* lse_of = p.lse + place.position + first_query;
     const float* delta_of = reinterpret_cast<const float*>(static_cast<const char*>(p.workspace) + p.regions[0]) +
                             place.position + first_query;
-    float lse_row[queries], delta_row[queries], bias[micro_m];
+    float lse_row[micro], delta_row[micro], bias[micro];
 #pragma unroll
-    for (int a = 0; a < micro_m; ++a) bias[a] = row_bias ? row_bias[at.ty + side_m * a] : 0.0f;
+    for (int a = 0; a < micro; ++a) bias[a] = row_bias ? row_bias[at.ty + side * a] : 0.0f;
 #pragma unroll
-    for (int m = 0; m < queries; ++m) {
+    for (int m = 0; m < micro; ++m) {
         const bool inside = query.inside >> m & 1;
-        lse_row[m] = inside ? lse_of[step * m] : 0.0f;
-        delta_row[m] = inside ? delta_of[step * m] : 0.0f;
+        lse_row[m] = inside ? lse_of[side * m] : 0.0f;
+        delta_row[m] = inside ? delta_of[side * m] : 0.0f;
     }
 #pragma unroll
-    for (int a = 0; a < micro_m; ++a)
+    for (int a = 0; a < micro; ++a)
 #pragma unroll
-        for (int b = 0; b < micro_n; ++b) {
+        for (int b = 0; b < micro; ++b) {
             const int m = own_keys ? b : a, n = own_keys ? a : b;
             const bool inside = (query.inside >> m & 1) && (key.inside >> n & 1);
             const bool attended = inside && (query.kept >> m & 1) && (key.kept >> n & 1);
@@ -176,7 +170,7 @@ __device__ __forceinline__ void finish_pairs(float (&score)[micro_m][micro_n], f
             const float weight = attended ? exp2f((score[a][b] + bias[a]) * p.scale_log2 - lse_row[m]) : 0.0f;
             bool drop = false;
             if constexpr (dropout) {
-                const int x = at.ty + side_m * a, y = at.tx + side_n * b;
+                const int x = at.ty + side * a, y = at.tx + side * b;
                 drop = own_keys ? dropped_in_tile(dropped, y, own0 + x) : dropped_in_tile(dropped, x, other0 + y);
                 dp[a][b] = drop ? 0.0f : dp[a][b] * p.dropout.scale;
             }

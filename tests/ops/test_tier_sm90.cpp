@@ -25,9 +25,10 @@ DeviceInfo hopper() {
     return info;
 }
 
-std::vector<Workload> inference() {
+std::vector<Workload> forward() {
     return operation().workloads({Preset::exhaustive,
-                                  {{"pass", {"inference"}},
+                                  {{"pass", {"inference", "training_forward"}},
+                                   {"dropout", {"off", "on"}},
                                    {"precision", {"half"}},
                                    {"head_dim", {"32", "64", "128"}},
                                    {"relative", {"c2p_p2c", "c2p", "p2c", "none"}}}});
@@ -57,7 +58,7 @@ bool have_nvrtc() {
 }  // namespace
 
 TEST_CASE("every sm90 candidate of every workload fits a Hopper GPU", "[tiers]") {
-    for (const Workload& workload : inference()) {
+    for (const Workload& workload : forward()) {
         INFO(workload.to_string());
         REQUIRE(sm90_tier().refuse(workload).empty());
         const std::vector<Config> configs = sm90_tier().candidates(workload, hopper());
@@ -82,7 +83,8 @@ TEST_CASE("the sm90 tier refuses what it has no kernels for, by name", "[tiers]"
     };
     for (const char* precision : {"fp32_strict", "fp32_fast"})
         CHECK(refusal({{"precision", {precision}}, {"pass", {"inference"}}}).find(precision) != std::string::npos);
-    CHECK(refusal({{"precision", {"half"}}, {"pass", {"backward_dq"}}}).find("backward_dq") != std::string::npos);
+    CHECK(refusal({{"precision", {"half"}}, {"pass", {"backward_dq"}}, {"head_dim", {"128"}}}).find("128") !=
+          std::string::npos);
 }
 
 TEST_CASE("a config of the sm90 tier is checked field by field", "[tiers]") {
@@ -159,10 +161,11 @@ TEST_CASE("the sm90 kernels compile with their wgmma pipelines intact", "[tiers]
         WARN("no NVRTC here: nothing was compiled");
         return;
     }
-    for (auto [dtype, head_dim, length, layout] : {std::tuple{DType::bf16, 64, 512, Layout::padded},
-                                                   {DType::f16, 32, 4096, Layout::packed},
-                                                   {DType::bf16, 128, 512, Layout::padded},
-                                                   {DType::bf16, 64, 128, Layout::padded}})
+    for (auto [dtype, head_dim, length, layout, dropout] : {std::tuple{DType::bf16, 64, 512, Layout::padded, 0.0},
+                                                            {DType::f16, 32, 4096, Layout::packed, 0.0},
+                                                            {DType::bf16, 128, 512, Layout::padded, 0.0},
+                                                            {DType::bf16, 64, 128, Layout::padded, 0.0},
+                                                            {DType::bf16, 64, 512, Layout::padded, 0.1}})
         for (bool term : {true, false}) {
             Problem problem = sample(length, head_dim);
             problem.dtype = dtype;
@@ -170,6 +173,8 @@ TEST_CASE("the sm90 kernels compile with their wgmma pipelines intact", "[tiers]
             problem.mask = head_dim == 128;
             problem.tokens = layout == Layout::packed ? 100 : 0;
             problem.c2p = term;
+            problem.dropout = dropout;
+            if (dropout > 0) problem.pass = Pass::training_forward;
             for (const Config& config : sm90_tier().candidates(workload_of(problem), hopper()))
                 for (const KernelLaunch& launch : sm90_tier().launches(problem, config, hopper())) {
                     INFO(launch.spec.to_string());

@@ -8,13 +8,21 @@
 
 namespace turbotune::disentangled_attention {
 
-// Mirrors kernel_templates/disentangled_attention/backward_layout.cuh, which says what lies in the workspace.
-struct BackwardWorkspace {
-    explicit BackwardWorkspace(const Problem& problem);
+// How the distances are summed (backward_distances.cuh): squares of `tiles` x `tiles` tiles of 64 x 64, `stages` of
+// them in the ring, in about `position_blocks` parts.
+struct PositionConfig {
+    int tiles, stages, position_blocks;
 
-    std::int64_t row_tiles = 0;  // of 64 rows, of the longest sequence
-    std::int64_t diagonals = 0;  // of near tiles
-    std::int64_t splits = 0;     // parts of the distance sums
+    std::int64_t shared_bytes(std::int64_t head_dim) const;
+    int registers() const;
+};
+constexpr int kPositionThreads = 256;
+
+// Mirrors backward_layout.cuh, which says what lies in the workspace, and backward_distances.cuh.
+struct BackwardWorkspace {
+    BackwardWorkspace(const Problem& problem, const PositionConfig& config);
+
+    std::int64_t parts = 0;  // of the distance sums of one head
     std::int64_t regions[4] = {};
     std::int64_t bytes = 0;
 };
@@ -25,16 +33,8 @@ KernelLaunch backward_kernel(const Problem& problem, const DeviceInfo& device, c
 
 KernelLaunch prepare_launch(const Problem& problem, const DeviceInfo& device);
 
-// How the position kernel is launched: `stages` tiles in its ring, `blocks_per_sm` as its launch bound.
-struct PositionConfig {
-    int stages, blocks_per_sm;
-
-    std::int64_t shared_bytes(std::int64_t head_dim) const;
-};
-constexpr int kPositionThreads = 256;
-
 // Only for problems with position terms, as is finish_launch.
 KernelLaunch position_launch(const Problem& problem, const PositionConfig& config, const DeviceInfo& device);
-KernelLaunch finish_launch(const Problem& problem, const DeviceInfo& device);
+KernelLaunch finish_launch(const Problem& problem, const PositionConfig& config, const DeviceInfo& device);
 
 }  // namespace turbotune::disentangled_attention

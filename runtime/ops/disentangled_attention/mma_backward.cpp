@@ -19,38 +19,45 @@ constexpr int kThreads = 128;   // of the KV and the Q kernel
 constexpr int kBlockRows = 64;  // keys of a KV block, queries of a Q block
 
 const std::vector<ScheduleAxis> kAxes = {
-    {"block_q", {16, 32, 64}},       // KV: queries of a step
-    {"kv_groups", {1, 2, 4}},        // KV: groups of 16 queries that far tiles take at a time
-    {"kv_stages", {2}},              // KV: depth of the Q and dO ring
-    {"resident", {0, 1}},            // KV: K and V stay in registers
-    {"kv_blocks_per_sm", {2, 3}},    // KV: launch bound, caps registers
-    {"block_k", {32, 64}},           // Q: keys of a step
-    {"q_groups", {2, 4}},            // Q: groups of 16 keys that far tiles take at a time
-    {"q_stages", {2}},               // Q: depth of the K ring
-    {"q_blocks_per_sm", {2, 3, 4}},  // Q: launch bound
-    {"position_stages", {2, 3}},     // depth of the position kernel's tile ring
+    {"block_q", {16, 32, 64}},        // KV: queries of a step
+    {"kv_groups", {1, 2, 4}},         // KV: groups of 16 queries that far tiles take at a time
+    {"kv_stages", {2}},               // KV: depth of the Q and dO ring
+    {"resident", {0, 1}},             // KV: K and V stay in registers
+    {"strip_kept", {0, 1}},           // KV: PK's operands that two groups share stay in registers
+    {"kv_blocks_per_sm", {2, 3}},     // KV: launch bound, caps registers
+    {"block_k", {32, 64}},            // Q: keys of a step
+    {"q_groups", {2, 4}},             // Q: groups of 16 keys that far tiles take at a time
+    {"q_stages", {2}},                // Q: depth of the K ring
+    {"q_blocks_per_sm", {2, 3, 4}},   // Q: launch bound
+    {"position_tiles", {1, 2}},       // tiles along a side of the position kernel's squares
+    {"position_stages", {2, 3}},      // depth of its ring
+    {"position_blocks", {132, 264}},  // parts of its sum
 };
 
 struct MmaBackwardConfig {
-    int block_q, kv_groups, kv_stages, resident, kv_blocks_per_sm;
+    int block_q, kv_groups, kv_stages, resident, strip_kept, kv_blocks_per_sm;
     int block_k, q_groups, q_stages, q_blocks_per_sm;
-    int position_stages;
+    PositionConfig position;
 };
 
-// Best first, as measured on an H200 at head_dim 64.
+// Best first, as measured on an H200 at head_dim 64. The last ones fit 99 KiB of shared memory.
 const std::vector<MmaBackwardConfig> kHeadDim64 = {
-    {64, 4, 2, 1, 2, 64, 2, 2, 4, 3}, {64, 4, 2, 1, 2, 64, 4, 2, 3, 3}, {64, 2, 2, 1, 2, 64, 2, 2, 3, 3},
-    {64, 1, 2, 1, 2, 64, 2, 2, 4, 2}, {32, 1, 2, 0, 3, 32, 2, 2, 4, 2},
+    {64, 4, 2, 1, 1, 2, 64, 2, 2, 4, {2, 3, 132}}, {64, 4, 2, 1, 0, 2, 64, 4, 2, 3, {2, 3, 132}},
+    {64, 4, 2, 1, 1, 2, 64, 4, 2, 3, {2, 3, 132}}, {64, 4, 2, 1, 1, 2, 64, 2, 2, 4, {2, 2, 132}},
+    {64, 4, 2, 1, 0, 2, 64, 4, 2, 3, {2, 2, 264}}, {64, 4, 2, 1, 1, 2, 64, 2, 2, 4, {1, 3, 264}},
+    {64, 4, 2, 1, 0, 2, 64, 4, 2, 3, {1, 3, 264}},
 };
 const std::vector<MmaBackwardConfig> kHeadDim32 = {
-    {64, 2, 2, 1, 3, 64, 2, 2, 4, 3},
-    {64, 4, 2, 1, 2, 64, 4, 2, 3, 3},
-    {32, 2, 2, 1, 3, 32, 2, 2, 4, 2},
+    {64, 2, 2, 1, 1, 3, 64, 2, 2, 4, {2, 3, 132}},
+    {64, 4, 2, 1, 1, 2, 64, 4, 2, 3, {2, 3, 132}},
+    {64, 2, 2, 1, 1, 3, 64, 2, 2, 4, {2, 2, 132}},
+    {64, 2, 2, 1, 1, 3, 64, 2, 2, 4, {1, 3, 264}},
 };
 const std::vector<MmaBackwardConfig> kHeadDim128 = {
-    {16, 1, 2, 0, 2, 64, 2, 2, 2, 2},
-    {32, 2, 2, 1, 2, 64, 2, 2, 2, 2},
-    {16, 1, 2, 0, 2, 32, 2, 2, 2, 2},
+    {16, 1, 2, 0, 0, 2, 64, 2, 2, 2, {2, 3, 132}},
+    {32, 2, 2, 1, 0, 2, 64, 2, 2, 2, {2, 3, 132}},
+    {16, 1, 2, 0, 0, 2, 64, 2, 2, 2, {2, 2, 132}},
+    {16, 1, 2, 0, 0, 2, 32, 2, 2, 2, {1, 3, 264}},
 };
 
 const std::vector<MmaBackwardConfig>& table_of(std::int64_t head_dim) {
@@ -58,9 +65,10 @@ const std::vector<MmaBackwardConfig>& table_of(std::int64_t head_dim) {
 }
 
 Config to_fields(const MmaBackwardConfig& c) {
-    return make_config(kMma, kAxes,
-                       {c.block_q, c.kv_groups, c.kv_stages, c.resident, c.kv_blocks_per_sm, c.block_k, c.q_groups,
-                        c.q_stages, c.q_blocks_per_sm, c.position_stages});
+    return make_config(
+        kMma, kAxes,
+        {c.block_q, c.kv_groups, c.kv_stages, c.resident, c.strip_kept, c.kv_blocks_per_sm, c.block_k, c.q_groups,
+         c.q_stages, c.q_blocks_per_sm, c.position.tiles, c.position.stages, c.position.position_blocks});
 }
 
 // The axes leave combinations that the templates refuse; a profile may name only those that were candidates.
@@ -89,10 +97,6 @@ std::int64_t q_shared_bytes(const MmaBackwardConfig& c, std::int64_t head_dim, P
     return c.q_stages * (step_bytes + std::max(step_bytes, near_bytes)) + ring_bytes;
 }
 
-PositionConfig position_config(const MmaBackwardConfig& c) {
-    return {c.position_stages, 2};
-}
-
 }  // namespace
 
 std::vector<Config> mma_backward_candidates(std::int64_t head_dim) {
@@ -101,15 +105,18 @@ std::vector<Config> mma_backward_candidates(std::int64_t head_dim) {
     return fields;
 }
 
-// Of the kernel that needs most; the position kernel has twice the threads and half the registers.
+// Of the kernel that needs most: the position kernel has twice the threads, and half the registers unless its squares
+// are large, when it is alone on its multiprocessor.
 Resources mma_backward_resources(std::int64_t head_dim, PositionTerms terms, bool dropout, const Config& config) {
     const MmaBackwardConfig c = listed(head_dim, config);
     Resources resources;
     resources.threads = kThreads;
     resources.registers = registers_per_thread(kThreads, std::min(c.kv_blocks_per_sm, c.q_blocks_per_sm));
     resources.shared_bytes = std::max(kv_shared_bytes(c, head_dim, terms, dropout), q_shared_bytes(c, head_dim, terms));
-    if (terms.count())
-        resources.shared_bytes = std::max(resources.shared_bytes, position_config(c).shared_bytes(head_dim));
+    if (terms.count() == 0) return resources;
+    resources.threads = kPositionThreads;
+    resources.registers = std::max(resources.registers, c.position.registers());
+    resources.shared_bytes = std::max(resources.shared_bytes, c.position.shared_bytes(head_dim));
     return resources;
 }
 
@@ -130,6 +137,7 @@ std::vector<KernelLaunch> mma_backward_launches(const Problem& problem, const Co
     kv.spec.parameters.set("far_groups", c.kv_groups);
     kv.spec.parameters.set("stages", c.kv_stages);
     kv.spec.parameters.set("resident", FieldValue(c.resident != 0));
+    kv.spec.parameters.set("strip_kept", FieldValue(c.strip_kept != 0));
     kv.spec.parameters.set("blocks_per_sm", c.kv_blocks_per_sm);
     KernelLaunch q = own("mma_q", q_shared_bytes(c, problem.head_dim, terms));
     q.spec.parameters.set("block_k", c.block_k);
@@ -139,18 +147,19 @@ std::vector<KernelLaunch> mma_backward_launches(const Problem& problem, const Co
 
     std::vector<KernelLaunch> launches = {prepare_launch(problem, device), kv, q};
     if (terms.count()) {
-        launches.push_back(position_launch(problem, position_config(c), device));
-        launches.push_back(finish_launch(problem, device));
+        launches.push_back(position_launch(problem, c.position, device));
+        launches.push_back(finish_launch(problem, c.position, device));
     }
     return launches;
 }
 
-std::size_t mma_backward_workspace_bytes(const Problem& problem) {
-    return static_cast<std::size_t>(BackwardWorkspace(problem).bytes);
+std::size_t mma_backward_workspace_bytes(const Problem& problem, const Config& config) {
+    const MmaBackwardConfig c = listed(problem.head_dim, config);
+    return static_cast<std::size_t>(BackwardWorkspace(problem, c.position).bytes);
 }
 
-void mma_backward_fill(const Problem& problem, BackwardParams& params) {
-    const BackwardWorkspace workspace(problem);
+void mma_backward_fill(const Problem& problem, const Config& config, BackwardParams& params) {
+    const BackwardWorkspace workspace(problem, listed(problem.head_dim, config).position);
     for (int i = 0; i < 4; ++i) params.regions[i] = workspace.regions[i];
 }
 

@@ -10,7 +10,7 @@ namespace turbotune::disentangled_attention {
 std::vector<Config> mma_backward_candidates(std::int64_t head_dim);
 Resources mma_backward_resources(std::int64_t head_dim, PositionTerms terms, bool dropout, const Config& config);
 std::vector<KernelLaunch> mma_backward_launches(const Problem& problem, const Config& config, const DeviceInfo& device);
-std::size_t mma_backward_workspace_bytes(const Problem& problem);
-void mma_backward_fill(const Problem& problem, BackwardParams& params);
+std::size_t mma_backward_workspace_bytes(const Problem& problem, const Config& config);
+void mma_backward_fill(const Problem& problem, const Config& config, BackwardParams& params);
 
 }  // namespace turbotune::disentangled_attention

@@ -141,12 +141,12 @@ class MmaTier : public Tier {
         return {launch};
     }
 
-    std::size_t workspace_bytes(const Problem& problem, const Config&) const override {
-        return problem.pass == Pass::backward ? mma_backward_workspace_bytes(problem) : 0;
+    std::size_t workspace_bytes(const Problem& problem, const Config& config) const override {
+        return problem.pass == Pass::backward ? mma_backward_workspace_bytes(problem, config) : 0;
     }
 
-    void fill(const Problem& problem, const Config&, BackwardParams& params) const override {
-        mma_backward_fill(problem, params);
+    void fill(const Problem& problem, const Config& config, BackwardParams& params) const override {
+        mma_backward_fill(problem, config, params);
     }
 };
 

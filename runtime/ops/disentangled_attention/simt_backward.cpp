@@ -13,27 +13,27 @@ namespace turbotune::disentangled_attention::simt_backward {
 namespace {
 
 constexpr const char* kSimt = "simt";
+constexpr int kDimStep = 16;         // columns of the strips in shared memory at a time
 constexpr int kTableThreads = 256;   // of backward_simt_tables.cu
 constexpr int kMostRegisters = 128;  // per thread, that the sums by distance may take
 
 const std::vector<ScheduleAxis> kAxes = {
     {"block", {32, 64}},                    // rows of a block and of a tile
-    {"threads", {64, 128, 256}},            // each owns 4 x 4 or 8 x 4 pairs
-    {"dim_step", {16}},                     // columns of the strips in shared memory at a time
     {"blocks_per_sm", {1, 2, 4, 6}},        // launch bounds: cap registers
     {"position_blocks_per_sm", {1, 2, 4}},  // the same, of the sums by distance
 };
 
 struct BackwardConfig {
-    int block, threads, dim_step, blocks_per_sm, position_blocks_per_sm;
+    int block, blocks_per_sm, position_blocks_per_sm;
+    int threads() const { return block * block / 16; }  // each owns 4 x 4 pairs
 };
 
 // Best first for long sequences and a full GPU, as measured on an H200 at head_dim 64. Wide rows leave room for fewer
 // blocks.
 const std::vector<BackwardConfig> kNarrow = {
-    {64, 128, 16, 2, 2}, {64, 256, 16, 2, 2}, {64, 256, 16, 2, 1}, {32, 64, 16, 6, 4}, {32, 64, 16, 4, 4},
+    {64, 2, 2}, {64, 2, 1}, {64, 1, 1}, {32, 6, 4}, {32, 4, 4},
 };
-const std::vector<BackwardConfig> kWide = {{64, 256, 16, 1, 1}, {64, 128, 16, 1, 1}, {32, 64, 16, 2, 2}};
+const std::vector<BackwardConfig> kWide = {{64, 1, 1}, {32, 2, 2}};
 
 const std::vector<BackwardConfig>& table_of(std::int64_t head_dim) {
     return head_dim == 128 ? kWide : kNarrow;
@@ -41,12 +41,11 @@ const std::vector<BackwardConfig>& table_of(std::int64_t head_dim) {
 
 BackwardConfig from_fields(const Config& config) {
     auto integer = [&](const char* name) { return static_cast<int>(config.integer(name)); };
-    return {integer("block"), integer("threads"), integer("dim_step"), integer("blocks_per_sm"),
-            integer("position_blocks_per_sm")};
+    return {integer("block"), integer("blocks_per_sm"), integer("position_blocks_per_sm")};
 }
 
 Config to_fields(const BackwardConfig& c) {
-    return make_config(kSimt, kAxes, {c.block, c.threads, c.dim_step, c.blocks_per_sm, c.position_blocks_per_sm});
+    return make_config(kSimt, kAxes, {c.block, c.blocks_per_sm, c.position_blocks_per_sm});
 }
 
 // The templates' own layout, name by name.
@@ -54,18 +53,13 @@ std::int64_t shared_bytes(const BackwardConfig& c, std::int64_t head_dim, Positi
     const std::int64_t warp_rows = 32 / (c.block / 4) * 4;
     const std::int64_t wide_floats = c.block * (head_dim + 4);
     const std::int64_t pair_floats = c.block * (c.block + warp_rows + 4);
-    const std::int64_t strips_floats = terms.count() * 2 * std::int64_t{c.block} * (c.dim_step + 4);
+    const std::int64_t strips_floats = terms.count() * 2 * std::int64_t{c.block} * (kDimStep + 4);
     return 4 * (4 * wide_floats + std::max(pair_floats, strips_floats) + 3 * c.block + (dropout ? 2 * c.block : 0));
-}
-
-// Of the sums by distance: each owns 4 x 4 pairs.
-int position_threads(const BackwardConfig& c) {
-    return c.block * c.block / 16;
 }
 
 // Blocks that share the columns of the sums by distance, so that a thread can hold its own.
 int parts_of(const BackwardConfig& c, std::int64_t head_dim) {
-    const std::int64_t sums = 4 * std::int64_t{c.block} * head_dim / position_threads(c);
+    const std::int64_t sums = 4 * std::int64_t{c.block} * head_dim / c.threads();
     return static_cast<int>(std::max<std::int64_t>(1, sums / kMostRegisters));
 }
 
@@ -148,9 +142,9 @@ Resources resources(const Workload& workload, const Config& config) {
     check_listed(head_dim, config);
     const BackwardConfig c = from_fields(config);
     Resources resources;
-    resources.threads = std::max(c.threads, position_threads(c));
-    resources.registers = std::max(registers_per_thread(c.threads, c.blocks_per_sm),
-                                   registers_per_thread(position_threads(c), c.position_blocks_per_sm));
+    resources.threads = c.threads();
+    resources.registers = std::max(registers_per_thread(c.threads(), c.blocks_per_sm),
+                                   registers_per_thread(c.threads(), c.position_blocks_per_sm));
     resources.shared_bytes = shared_bytes(c, head_dim, position_terms(workload), has_dropout(workload));
     return resources;
 }
@@ -168,10 +162,10 @@ std::vector<KernelLaunch> launches(const Problem& problem, const Config& config,
     Fields& parameters = rows.spec.parameters = problem_parameters(problem);
     parameters.set("aligned", FieldValue(has_aligned_rows(problem)));
     parameters.set("block", c.block);
-    parameters.set("threads", c.threads);
-    parameters.set("dim_step", c.dim_step);
+    parameters.set("threads", c.threads());
+    parameters.set("dim_step", kDimStep);
     parameters.set("shared_bytes", FieldValue(shared));  // checked against the template's own layout
-    rows.shape.block[0] = static_cast<unsigned>(c.threads);
+    rows.shape.block[0] = static_cast<unsigned>(c.threads());
     rows.shape.shared_bytes = static_cast<unsigned>(shared);
     KernelLaunch sums = rows, tables;
     parameters.set("blocks_per_sm", c.blocks_per_sm);
@@ -187,11 +181,9 @@ std::vector<KernelLaunch> launches(const Problem& problem, const Config& config,
     const int parts = parts_of(c, problem.head_dim);
     sums.spec.template_path = "disentangled_attention/backward_simt_positions.cu";
     sums.spec.kernel_name = "disentangled_attention_backward_simt_positions";
-    sums.spec.parameters.set("threads", position_threads(c));
     sums.spec.parameters.set("blocks_per_sm", c.position_blocks_per_sm);
     sums.spec.parameters.set("own_keys", FieldValue(false));
     sums.spec.parameters.set("parts", parts);
-    sums.shape.block[0] = static_cast<unsigned>(position_threads(c));
     sums.shape.grid[0] = checked_blocks(sizes.diagonals * sizes.splits * problem.heads * parts);
     all.push_back(sums);
 

@@ -13,6 +13,6 @@ Resources sm90_backward_resources(const Workload& workload, const Config& config
 std::vector<KernelLaunch> sm90_backward_launches(const Problem& problem, const Config& config,
                                                  const DeviceInfo& device);
 std::size_t sm90_backward_workspace_bytes(const Problem& problem, const Config& config);
-void sm90_backward_fill(const Problem& problem, BackwardParams& params);
+void sm90_backward_fill(const Problem& problem, const Config& config, BackwardParams& params);
 
 }  // namespace turbotune::disentangled_attention

@@ -1,0 +1,197 @@
+// The backward pass of the sm90 tier without a GPU: configs, checks, launches, and that its kernels compile as
+// predicted.
+#include <algorithm>
+#include <set>
+
+#include "catch.h"
+#include "disentangled_attention/params.h"
+#include "tier.h"
+#include "turbotune/base/error.h"
+#include "turbotune/kernel/compiler.h"
+#include "turbotune/ops/disentangled_attention/attention.h"
+#include "workload.h"
+
+using namespace turbotune;
+using namespace turbotune::disentangled_attention;
+
+namespace {
+
+DeviceInfo hopper() {
+    DeviceInfo info;
+    info.kind = DeviceKind::cuda;
+    info.cc_major = 9;
+    info.device_class.arch = "sm_90";
+    info.device_class.sm_count = 132;
+    info.device_class.shared_per_block = 227 * 1024;
+    info.registers_per_sm = 65536;
+    return info;
+}
+
+std::vector<Workload> backward(const std::string& head_dim) {
+    return operation().workloads({Preset::exhaustive,
+                                  {{"pass", {"backward_dq", "backward_dkdv"}},
+                                   {"precision", {"half"}},
+                                   {"head_dim", {head_dim}},
+                                   {"relative", {"c2p_p2c", "c2p", "p2c", "none"}}}});
+}
+
+Problem sample(int length = 512, int head_dim = 64) {
+    Problem problem;
+    problem.pass = Pass::backward;
+    problem.batch = 3;
+    problem.heads = 5;
+    problem.length = length;
+    problem.head_dim = head_dim;
+    return problem;
+}
+
+std::vector<Config> candidates(const Problem& problem) {
+    return sm90_tier().candidates(workload_of(problem), hopper());
+}
+
+std::vector<std::string> kernels(const Problem& problem, const Config& config) {
+    const std::string prefix = "disentangled_attention_backward_";
+    std::vector<std::string> names;
+    for (const KernelLaunch& launch : sm90_tier().launches(problem, config, hopper())) {
+        REQUIRE(launch.spec.kernel_name.substr(0, prefix.size()) == prefix);
+        names.push_back(launch.spec.kernel_name.substr(prefix.size()));
+    }
+    return names;
+}
+
+Config with_tiled(const Problem& problem, int tiled) {
+    for (const Config& config : candidates(problem))
+        if (config.integer("tiled") == tiled) return config;
+    throw InvalidArgument("tiled", "no such candidate");
+}
+
+bool have_nvrtc() {
+    try {
+        return !nvrtc_targets().empty();
+    } catch (const CompileError&) {
+        return false;
+    }
+}
+
+}  // namespace
+
+TEST_CASE("every backward candidate of the sm90 tier fits a Hopper GPU", "[tiers]") {
+    for (const char* head_dim : {"32", "64"})
+        for (const Workload& workload : backward(head_dim)) {
+            INFO(workload.to_string());
+            REQUIRE(sm90_tier().refuse(workload).empty());
+            const std::vector<Config> configs = sm90_tier().candidates(workload, hopper());
+            CHECK(configs.size() >= 2);
+            std::set<std::string> texts;
+            for (const Config& config : configs) {
+                texts.insert(config.to_string());
+                const Resources resources = sm90_tier().resources(workload, config);
+                CHECK(resources.shared_bytes <= 227 * 1024);
+                CHECK(resources.threads * resources.registers <= 65536);
+            }
+            CHECK(texts.size() == configs.size());
+        }
+}
+
+TEST_CASE("the sm90 tier leaves the backward pass of head_dim 128 and of fp32 to others", "[tiers]") {
+    for (const Workload& workload : backward("128"))
+        CHECK(sm90_tier().refuse(workload).find("128") != std::string::npos);
+    const Workload strict =
+        operation().workloads({Preset::exhaustive, {{"precision", {"fp32_strict"}}, {"pass", {"backward_dq"}}}}).at(0);
+    CHECK(sm90_tier().refuse(strict).find("fp32_strict") != std::string::npos);
+}
+
+TEST_CASE("a backward config of the sm90 tier is checked field by field", "[tiers]") {
+    const Workload workload = workload_of(sample());
+    const Config good = candidates(sample()).at(0);
+    CHECK_NOTHROW(sm90_tier().resources(workload, good));
+    for (const char* name : {"tiled", "position_stages"})
+        REQUIRE_THROWS_AS(sm90_tier().resources(workload, Config(good).set(name, 7)), InvalidArgument);
+    REQUIRE_THROWS_AS(sm90_tier().resources(workload, Config(good).set("colour", 3)), InvalidArgument);
+}
+
+TEST_CASE("rows are packed as tiles first where sequences are long", "[tiers]") {
+    CHECK(candidates(sample(128)).at(0).integer("tiled") == 0);
+    CHECK(candidates(sample(4096)).at(0).integer("tiled") == 1);
+}
+
+TEST_CASE("the sm90 backward pass launches what the problem needs", "[tiers]") {
+    using Names = std::vector<std::string>;
+    Problem problem = sample();
+    const Config tiled = with_tiled(problem, 1), untiled = with_tiled(problem, 0);
+    CHECK(kernels(problem, tiled) == Names{"prepare", "sm90_expand", "sm90_kv", "sm90_q", "mma_position", "finish"});
+    const std::vector<KernelLaunch> launches = sm90_tier().launches(problem, tiled, hopper());
+    const unsigned chunks = 18, tiles = 3 * 5 * 8;  // of a band of 512
+    CHECK(launches[1].shape.grid[0] == 5 * chunks + tiles);
+    CHECK(launches[2].shape.grid[0] == tiles);
+    CHECK(launches[3].shape.grid[0] == tiles);
+
+    CHECK(sm90_tier().launches(problem, untiled, hopper()).at(1).shape.grid[0] == 5 * chunks);  // no far tiles
+    problem.c2p = problem.p2c = false;
+    CHECK(kernels(problem, untiled) == Names{"prepare", "sm90_kv", "sm90_q"});
+    CHECK(kernels(problem, tiled) == Names{"prepare", "sm90_expand", "sm90_kv", "sm90_q"});
+}
+
+TEST_CASE("the mma kernels serve the sm90 tier's backward pass where rows are not aligned", "[tiers]") {
+    Problem problem = sample();
+    problem.position_key = {0, 321, 64};
+    for (const Config& config : candidates(problem)) {
+        const std::vector<std::string> names = kernels(problem, config);
+        CHECK(std::find(names.begin(), names.end(), "mma_kv") != names.end());
+        BackwardParams params{};
+        sm90_tier().fill(problem, config, params);
+        CHECK(params.regions[3] > 0);
+    }
+}
+
+TEST_CASE("the regions of the sm90 tier's backward workspace follow each other", "[tiers]") {
+    for (int length : {100, 512, 2000}) {
+        const Problem problem = sample(length);
+        for (const Config& config : candidates(problem)) {
+            BackwardParams params{};
+            sm90_tier().fill(problem, config, params);
+            for (int i = 1; i < 6; ++i) CHECK(params.regions[i] > params.regions[i - 1]);
+            for (int i = 4; i < 6; ++i) CHECK(params.regions[i] % 1024 == 0);
+            CHECK(static_cast<long long>(sm90_tier().workspace_bytes(problem, config)) >= params.regions[5]);
+        }
+    }
+}
+
+// ptxas makes every wgmma wait for the one before it when it cannot prove a pipeline sound, and only says so.
+TEST_CASE("the sm90 backward kernels compile with their wgmma pipelines intact", "[tiers][nvrtc][slow]") {
+    if (!have_nvrtc()) {
+        WARN("no NVRTC here: nothing was compiled");
+        return;
+    }
+    struct Case {
+        DType dtype;
+        int head_dim;
+        Layout layout;
+        bool mask, c2p, p2c;
+    };
+    std::set<std::string> seen;
+    for (const Case& c : {Case{DType::bf16, 64, Layout::padded, false, true, true},
+                          {DType::bf16, 64, Layout::padded, true, true, true},
+                          {DType::f16, 32, Layout::packed, false, true, false},
+                          {DType::f16, 64, Layout::packed, false, false, true},
+                          {DType::bf16, 64, Layout::padded, false, false, false}}) {
+        Problem problem = sample(2048, c.head_dim);
+        problem.dtype = c.dtype;
+        problem.layout = c.layout;
+        problem.tokens = c.layout == Layout::packed ? 5000 : 0;
+        problem.mask = c.mask;
+        problem.dropout = c.mask ? 0.1f : 0.0f;
+        problem.c2p = c.c2p;
+        problem.p2c = c.p2c;
+        for (const Config& config : candidates(problem))
+            for (const KernelLaunch& launch : sm90_tier().launches(problem, config, hopper())) {
+                if (launch.spec.kernel_name.find("sm90") == std::string::npos) continue;
+                if (!seen.insert(launch.spec.to_string()).second) continue;
+                INFO(launch.spec.to_string());
+                const Image image = nvrtc_compiler().compile(
+                    {render(launch.spec), launch.spec.kernel_name, launch.spec.target, "test"});
+                CHECK(image.metadata.registers * launch.shape.block[0] <= 65536);
+                CHECK(image.log.find("Potential Performance Loss") == std::string::npos);
+            }
+    }
+}
