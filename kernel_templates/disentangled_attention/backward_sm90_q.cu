@@ -23,7 +23,6 @@ using namespace config;
 #include "disentangled_attention/sm90_tiles.cuh"
 #include "disentangled_attention/sm90_shift.cuh"
 #include "disentangled_attention/sm90_backward.cuh"
-#include "disentangled_attention/sm90_query_rows.cuh"
 #include "disentangled_attention/sm90_queries.cuh"
 
 static_assert(shared_end == shared_bytes, "the launch's dynamic shared memory");
