@@ -1,9 +1,11 @@
 // Disentangled attention on the CPU device, driven from standard input so that another program can time its own
 // computation in between: benchmarks/cpu_vs_pytorch.py. Reads q, k, v, position_key, position_query and, for --pass
 // backward, dout as raw fp32 from a directory (dense [B, L, H*D], tables [2*span, H*D]), prints one JSON line about
-// itself, then answers every line "run" with the milliseconds of one execution and, at the end of input, writes its
-// outputs (out, or dq, dk, dv, d_position_key and d_position_query) beside the inputs.
+// itself, then answers every line "run" with the milliseconds of one execution, by the clock and of processor time,
+// and, at the end of input, writes its outputs (out, or dq, dk, dv, d_position_key and d_position_query) beside the
+// inputs.
 #include <fmt/format.h>
+#include <time.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -21,6 +23,13 @@ using namespace turbotune;
 namespace da = turbotune::disentangled_attention;
 
 namespace {
+
+// Of all threads of this process.
+double processor_ms() {
+    timespec now{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
+}
 
 std::vector<float> load(const std::string& directory, const std::string& name, std::size_t elements) {
     const std::string path = directory + "/" + name + ".f32";
@@ -92,9 +101,10 @@ void serve(const da::Problem& problem, const std::string& directory) {
     for (std::string line; std::getline(std::cin, line);) {
         if (line != "run") throw InvalidArgument("input", "\"" + line + "\" is no command; there is: run");
         const auto start = std::chrono::steady_clock::now();
+        const double processor_start = processor_ms();
         plan.execute(buffers);
         const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
-        std::cout << fmt::format("{:.4f}", time.count()) << std::endl;
+        std::cout << fmt::format("{:.4f} {:.4f}", time.count(), processor_ms() - processor_start) << std::endl;
     }
     if (!backward) return save(directory, "out", out);
     save(directory, "dq", dq);

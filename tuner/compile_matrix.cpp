@@ -86,37 +86,6 @@ CompileRow compile(const Job& job, bool spills_allowed) {
 
 }  // namespace
 
-DeviceInfo model_device(const std::string& target) {
-    struct Model {
-        const char *target, *name;
-        int major, minor, sm_count;
-        std::int64_t l2_mib, shared_per_block, shared_per_sm;
-        int bus_width, threads_per_sm;
-    };
-    // CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability"; vendor datasheets.
-    static constexpr Model kModels[] = {
-        {"sm_80", "NVIDIA A100", 8, 0, 108, 40, 163 << 10, 164 << 10, 5120, 2048},
-        {"sm_90a", "NVIDIA H200", 9, 0, 132, 60, 227 << 10, 228 << 10, 6144, 2048},
-        {"sm_100a", "NVIDIA B200", 10, 0, 148, 126, 227 << 10, 228 << 10, 8192, 2048},
-        {"sm_120a", "NVIDIA RTX PRO 6000", 12, 0, 188, 128, 99 << 10, 100 << 10, 512, 1536},
-    };
-    for (const Model& model : kModels) {
-        if (target != model.target) continue;
-        DeviceInfo device;
-        device.kind = DeviceKind::cuda;
-        device.name = model.name;
-        device.cc_major = model.major;
-        device.cc_minor = model.minor;
-        device.device_class = {fmt::format("sm_{}{}", model.major, model.minor), model.sm_count, model.l2_mib << 20,
-                               model.shared_per_block, model.bus_width};
-        device.registers_per_sm = 65536;
-        device.shared_per_sm = model.shared_per_sm;
-        device.max_threads_per_sm = model.threads_per_sm;
-        return device;
-    }
-    throw InvalidArgument("target", fmt::format("no model device for \"{}\"", target));
-}
-
 std::vector<CompileRow> compile_matrix(const Operation& operation, const CompileMatrixOptions& options) {
     const std::vector<Job> jobs = jobs_of(operation, options);
     std::vector<CompileRow> rows(jobs.size());

@@ -64,13 +64,15 @@ class LockedFile {
   public:
     explicit LockedFile(const std::string& path) : path_(path) {
         for (;;) {
-            descriptor_ = ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+            descriptor_ =
+                uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0644); });
             if (descriptor_ < 0) fail("open", errno);
-            lock();
+            locked_ = lock();
             struct stat mine {
             }, named{};
             // Another process may have set the file aside while this one waited.
-            if (::fstat(descriptor_, &mine) == 0 && ::stat(path.c_str(), &named) == 0 && mine.st_ino == named.st_ino) {
+            if (uninterrupted([&] { return ::fstat(descriptor_, &mine); }) == 0 &&
+                uninterrupted([&] { return ::stat(path.c_str(), &named); }) == 0 && mine.st_ino == named.st_ino) {
                 size_ = mine.st_size;
                 return;
             }
@@ -87,33 +89,35 @@ class LockedFile {
     bool empty() const { return size_ == 0; }
     bool ends_in_torn_line() const {
         char last = '\n';
-        return size_ > 0 && ::pread(descriptor_, &last, 1, size_ - 1) == 1 && last != '\n';
+        return size_ > 0 && uninterrupted([&] { return ::pread(descriptor_, &last, 1, size_ - 1); }) == 1 &&
+               last != '\n';
     }
     void append(std::string_view bytes) {
         while (!bytes.empty()) {
-            ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
-            if (written < 0 && errno == EINTR) continue;
+            ssize_t written = uninterrupted([&] { return ::write(descriptor_, bytes.data(), bytes.size()); });
             if (written <= 0) undo_and_fail(written < 0 ? errno : ENOSPC);
             bytes.remove_prefix(std::size_t(written));
         }
-        if (::fsync(descriptor_) != 0 && errno != EINVAL) undo_and_fail(errno);
+        if (uninterrupted([&] { return ::fsync(descriptor_); }) != 0 && errno != EINVAL) undo_and_fail(errno);
     }
 
   private:
     // A stopped process must not stop the others, and some network file systems know no locks: after a while, or there,
     // the record goes in unlocked, which O_APPEND and one write keep whole.
-    void lock() const {
+    bool lock() const {
         constexpr int kTries = 400;
         for (int tries = 0; tries < kTries; ++tries) {
-            if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
-            if (errno != EWOULDBLOCK && errno != EINTR) return;
+            if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return true;
+            if (errno != EWOULDBLOCK && errno != EINTR) return false;
             std::this_thread::sleep_for(std::chrono::milliseconds(50));
         }
         log(LogLevel::warn, path_ + ": another process holds its lock; going on without");
+        return false;
     }
     void undo_and_fail(int code) {
-        // Best effort: a torn line is dropped by every reader anyway.
-        if (::ftruncate(descriptor_, size_) != 0) log(LogLevel::debug, path_ + ": a torn line stays");
+        // Best effort: a torn line is dropped by every reader anyway. Without the lock another's record may stand
+        // behind.
+        if (locked_ && ::ftruncate(descriptor_, size_) != 0) log(LogLevel::debug, path_ + ": a torn line stays");
         fail("write", code);
     }
     void fail(const char* what, int code) {
@@ -124,6 +128,7 @@ class LockedFile {
 
     std::string path_;
     int descriptor_ = -1;
+    bool locked_ = false;
     off_t size_ = 0;
 };
 

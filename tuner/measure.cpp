@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 
 #include "device_failure.h"
@@ -229,6 +230,27 @@ void TimingBench::add(const Config& config) {
         fresh.execution_ms = s.timed(fresh, launches_per_sample(fresh.execution_ms));
     fresh.launches = launches_per_sample(fresh.execution_ms);
     s.bound[config.to_string()] = std::move(fresh);
+}
+
+const Plan& TimingBench::plan(const Config& config) const {
+    return *state_->find(config).plan;
+}
+
+std::optional<double> TimingBench::host_us(const Config& config) {
+    State& s = *state_;
+    if (s.device.info().kind == DeviceKind::cpu) return std::nullopt;
+    constexpr int kBursts = 15, kCalls = 20;  // a queue takes about a thousand launches before it makes the host wait
+    Bound& bound = s.find(config);
+    std::vector<double> bursts;
+    for (int burst = 0; burst < kBursts; ++burst) {
+        s.device.synchronize(s.stream);
+        const auto start = std::chrono::steady_clock::now();
+        for (int call = 0; call < kCalls; ++call) s.execute(bound);
+        const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+        bursts.push_back(took.count() / kCalls);
+    }
+    s.device.synchronize(s.stream);
+    return median_of(bursts);
 }
 
 double TimingBench::execution_ms(const Config& config) const {

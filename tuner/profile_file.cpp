@@ -14,11 +14,15 @@
 #include "set_aside.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/files.h"
+#include "turbotune/base/log.h"
 #include "turbotune/profile/selection.h"
 
 namespace turbotune {
 
 namespace {
+
+constexpr std::size_t kLargeFile = 1 << 20;
+constexpr std::chrono::seconds kBetweenSaves(10);
 
 // A check before hours of measuring, not a promise.
 void need_writable_folder(const std::string& path) {
@@ -96,7 +100,16 @@ void ProfileFile::take_in(const Profile& other) {
     for (const auto& [operation, digest] : other.templates) profile_.templates.emplace(operation, digest);
 }
 
-void ProfileFile::put(ProfileEntry entry) {
+bool ProfileFile::put(ProfileEntry entry) {
+    profile_.put(entry);
+    unsaved_.push_back(std::move(entry));
+    if (bytes_ > kLargeFile && std::chrono::steady_clock::now() - saved_at_ < kBetweenSaves) return false;
+    flush();
+    return true;
+}
+
+void ProfileFile::flush() {
+    if (unsaved_.empty()) return;
     FileLock lock = FileLock::acquire(path_ + ".lock", std::chrono::seconds(20));
     if (std::string now = version_of(path_); !now.empty() && now != version_) {
         Profile found = load_profile(path_);
@@ -104,10 +117,24 @@ void ProfileFile::put(ProfileEntry entry) {
             throw Error(ErrorCode::store,
                         path_ + ": was replaced by a profile of another device or compiler meanwhile");
         take_in(found);
+        for (const ProfileEntry& entry : unsaved_) profile_.put(entry);
     }
-    profile_.put(std::move(entry));
     save_profile(profile_, path_);
+    unsaved_.clear();
+    saved_at_ = std::chrono::steady_clock::now();
+    std::error_code error;
+    const auto bytes = std::filesystem::file_size(path_, error);
+    bytes_ = error ? 0 : bytes;
     version_ = version_of(path_);
+}
+
+ProfileFile::~ProfileFile() {
+    try {
+        flush();
+    } catch (const std::exception& error) {
+        log(LogLevel::warn,
+            fmt::format("{}: {} of the last workloads are not saved: {}", path_, unsaved_.size(), error.what()));
+    }
 }
 
 }  // namespace turbotune

@@ -1,8 +1,10 @@
 // The profile that a sweep writes to, extended when it was measured under the same conditions.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "turbotune/profile/profile.h"
 
@@ -20,8 +22,16 @@ class ProfileFile {
     ProfileFile(std::string path, Profile fresh);
 
     const ProfileEntry* find(const Workload& workload) const { return profile_.find(workload); }
-    // Takes in what other writers saved meanwhile, then saves atomically. Throws Error.
-    void put(ProfileEntry entry);
+    // What is not saved yet is, unless that fails: flush() tells.
+    ~ProfileFile();
+    ProfileFile(const ProfileFile&) = delete;
+    ProfileFile& operator=(const ProfileFile&) = delete;
+
+    // True when the entry is on disk. A file beyond a MiB, whose saving takes long, is saved at most every ten seconds;
+    // what a killed process had not saved is in its journal. Throws Error.
+    bool put(ProfileEntry entry);
+    // Takes in what other writers saved meanwhile, then saves atomically what is not saved yet. Throws Error.
+    void flush();
 
     const std::string& path() const { return path_; }
     // Where a profile of another compiler or digest went; empty: there was none.
@@ -34,6 +44,9 @@ class ProfileFile {
 
     std::string path_, previous_;
     Profile profile_;
+    std::vector<ProfileEntry> unsaved_;
+    std::size_t bytes_ = 0;  // of the file as last saved
+    std::chrono::steady_clock::time_point saved_at_{};
     std::string version_;  // of the file as this object last saw it
 };
 

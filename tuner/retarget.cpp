@@ -239,6 +239,7 @@ RetargetReport Retarget::run() {
         if (listener_ && !report_.interrupted) listener_(progress);
     }
     worker_.close();
+    file_.flush();
     report_.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return report_;
 }

@@ -224,6 +224,7 @@ void Sweep::prefetch(const Lane& lane, std::size_t index) {
 }
 
 void Sweep::save(const Lane& lane, const TuningResult& result) {
+    bool saved = false;
     {
         const std::lock_guard lock(mutex_);
         if (result.l2_bytes > 0 && result.rotated_bytes / result.l2_bytes < least_rotation_) {
@@ -231,11 +232,11 @@ void Sweep::save(const Lane& lane, const TuningResult& result) {
             file_.provenance()["rotation"] = fmt::format("at least {:.0f} bytes rotated against {:.0f} bytes of L2",
                                                          result.rotated_bytes, result.l2_bytes);
         }
-        file_.put(result.entry);
+        saved = file_.put(result.entry);
         saved_.push_back(result.entry.workload);
         ++report_.measured;
     }
-    tell_item(lane, SweepEvent::Kind::saved, result.entry.workload, file_.path());
+    if (saved) tell_item(lane, SweepEvent::Kind::saved, result.entry.workload, file_.path());
 }
 
 // The entry of the workload that has the same kernels, when it covers every candidate; with --retest only if this sweep
@@ -373,6 +374,7 @@ SweepReport Sweep::run() {
     serve(*lanes_.front());
     for (std::thread& thread : threads) thread.join();
     if (error_) std::rethrow_exception(error_);
+    file_.flush();
     for (const auto& lane : lanes_) {
         report_.worker_restarts += lane->worker.restarts();
         if (lane->handed_over > 0)

@@ -56,8 +56,8 @@ struct NearTiles : FarTiles {
     template <int job>
     __device__ __forceinline__ void issue_product(float (&x)[32], Operands& operands) const {
         constexpr Product product = product_of(job);
-        constexpr bool fresh = job == 0 || product_of(job - 1).of_query != product.of_query ||
-                               product_of(job - 1).unit != product.unit;
+        constexpr bool fresh =
+            job == 0 || product_of(job - 1).of_query != product.of_query || product_of(job - 1).unit != product.unit;
         const int own = warpgroups - 1 - group;  // first chunk under the rows of this warpgroup
         if constexpr (product.of_query) {
             if constexpr (fresh)
@@ -92,10 +92,10 @@ struct NearTiles : FarTiles {
         }
     };
 
-    // Whether product `job`, not the first, is issued before the one ahead of it is awaited: not when it needs other registers of K.
+    // Whether product `job`, not the first, is issued before the one ahead of it is awaited: not when it needs other
+    // registers of K.
     static __device__ constexpr bool early(int job) {
-        return deep && job < products &&
-               (product_of(job).of_query || product_of(job).unit == product_of(job - 1).unit);
+        return deep && job < products && (product_of(job).of_query || product_of(job).unit == product_of(job - 1).unit);
     }
 
     // Product `job` is in flight in x; the next one, into y when early, runs under its stores and `work`.
@@ -138,8 +138,8 @@ struct NearTiles : FarTiles {
 
     // One near tile, whose position scores lie in the buffers. Those of the next tile are made under its exponentials.
     template <bool last>
-    __device__ __forceinline__ void near_tile(float (&o)[head_dim / 2], Rows& rows, const ScoreBuffers& at,
-                                              int tile, int length, bool first, bool last_phase) {
+    __device__ __forceinline__ void near_tile(float (&o)[head_dim / 2], Rows& rows, const ScoreBuffers& at, int tile,
+                                              int length, bool first, bool last_phase) {
         float s[block_n / 2];
         const RingPosition<stages> behind = kv.behind(), ahead = kv.ahead(1);
         const bool k_ready = last || test(k_full + 8 * ahead.slot, ahead.parity);

@@ -118,7 +118,8 @@ struct MaskSummary {
         if (batch != item.batch)
             for (int j = tid; j < item.length; j += producer_threads)
                 if (keep[j]) first = min(first, j), last = j + 1;
-        for (int i = item.row0 + tid; i < min(item.row0 + block_m, item.length); i += producer_threads) masked |= !keep[i];
+        for (int i = item.row0 + tid; i < min(item.row0 + block_m, item.length); i += producer_threads)
+            masked |= !keep[i];
         first = __reduce_min_sync(0xffffffffu, first);
         last = __reduce_max_sync(0xffffffffu, last);
         masked = __reduce_max_sync(0xffffffffu, masked);

@@ -21,7 +21,7 @@ struct Warpgroup {
     bool hidden_rows = false;  // some query row of the item's block is masked
 
     __device__ __forceinline__ Warpgroup(const ForwardParams& params, unsigned char* block_memory, u32 address,
-                                        int thread)
+                                         int thread)
         : p(params),
           memory(block_memory),
           shared(address),

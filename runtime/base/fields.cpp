@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <sstream>
 
 #include "turbotune/base/error.h"
 
@@ -84,6 +86,33 @@ bool operator==(const Fields& a, const Fields& b) {
         const FieldValue* other = b.find(entry.first);
         return other && *other == entry.second;
     });
+}
+
+namespace {
+
+FieldValue parse_value(const std::string& text) {
+    if (text == "true" || text == "false") return text == "true";
+    std::int64_t integer = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, integer);
+    if (error == std::errc() && stop == end) return integer;
+    return text;
+}
+
+}  // namespace
+
+Fields parse_fields(const std::string& text, const std::string& argument) {
+    Fields fields;
+    std::istringstream words(text);
+    for (std::string word; words >> word;) {
+        const std::size_t equals = word.find('=');
+        if (equals == std::string::npos || equals == 0 || equals + 1 == word.size())
+            throw InvalidArgument(argument, fmt::format("\"{}\" is not of the form name=value", word));
+        const std::string name = word.substr(0, equals);
+        if (fields.contains(name)) throw InvalidArgument(argument, fmt::format("{} is given twice", name));
+        fields.set(name, parse_value(word.substr(equals + 1)));
+    }
+    return fields;
 }
 
 }  // namespace turbotune

@@ -19,20 +19,17 @@ using Clock = std::chrono::steady_clock;
 
 // Another user's lock file may only be readable, which is enough for flock.
 int open_lock_file(const std::string& path) {
-    for (;;) {
-        int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-        if (descriptor < 0 && (errno == EACCES || errno == EROFS)) {
-            descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-        }
-        if (descriptor >= 0 || errno != EINTR) return descriptor;
-    }
+    const int descriptor = uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); });
+    if (descriptor >= 0 || (errno != EACCES && errno != EROFS)) return descriptor;
+    return uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
 }
 
 // Somebody may have cleared the directory since the file was opened: the lock is then on a file that no
 // newcomer can see.
 bool still_at(int descriptor, const std::string& path) {
     struct stat open_file, named_file;
-    return ::fstat(descriptor, &open_file) == 0 && ::stat(path.c_str(), &named_file) == 0 &&
+    return uninterrupted([&] { return ::fstat(descriptor, &open_file); }) == 0 &&
+           uninterrupted([&] { return ::stat(path.c_str(), &named_file); }) == 0 &&
            open_file.st_dev == named_file.st_dev && open_file.st_ino == named_file.st_ino;
 }
 
@@ -53,11 +50,8 @@ int read_pid(int descriptor) {
 enum class Attempt { taken, busy, failed };
 
 Attempt try_lock(int descriptor) {
-    for (;;) {
-        if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return Attempt::taken;
-        if (errno == EINTR) continue;
-        return errno == EWOULDBLOCK ? Attempt::busy : Attempt::failed;
-    }
+    if (uninterrupted([&] { return ::flock(descriptor, LOCK_EX | LOCK_NB); }) == 0) return Attempt::taken;
+    return errno == EWOULDBLOCK ? Attempt::busy : Attempt::failed;
 }
 
 }  // namespace

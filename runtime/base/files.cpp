@@ -20,10 +20,7 @@ namespace turbotune {
 namespace {
 
 int open_retrying(const char* path, int flags, unsigned mode = 0) {
-    int descriptor;
-    do descriptor = ::open(path, flags | O_CLOEXEC, mode);
-    while (descriptor < 0 && errno == EINTR);
-    return descriptor;
+    return uninterrupted([&] { return ::open(path, flags | O_CLOEXEC, mode); });
 }
 
 // Closes on scope exit and leaves errno as it was.
@@ -63,8 +60,7 @@ std::string temporary_path(const std::string& directory) {
 
 int write_all(int descriptor, std::string_view bytes) {
     while (!bytes.empty()) {
-        const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
-        if (written < 0 && errno == EINTR) continue;
+        const ssize_t written = uninterrupted([&] { return ::write(descriptor, bytes.data(), bytes.size()); });
         if (written < 0) return errno;
         bytes.remove_prefix(static_cast<std::size_t>(written));
     }
@@ -72,10 +68,7 @@ int write_all(int descriptor, std::string_view bytes) {
 }
 
 int sync_descriptor(int descriptor) {
-    int result;
-    do result = ::fsync(descriptor);
-    while (result != 0 && errno == EINTR);
-    return result == 0 ? 0 : errno;
+    return uninterrupted([&] { return ::fsync(descriptor); }) == 0 ? 0 : errno;
 }
 
 int write_and_sync(const std::string& path, std::string_view bytes, unsigned mode) {
@@ -98,7 +91,7 @@ int sync_directory(const std::string& path) {
 
 bool has_type(const std::string& path, mode_t type) {
     struct stat status;
-    return ::stat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == type;
+    return uninterrupted([&] { return ::stat(path.c_str(), &status); }) == 0 && (status.st_mode & S_IFMT) == type;
 }
 
 }  // namespace
@@ -108,7 +101,7 @@ std::optional<std::string> read_file(const std::string& path) {
     Descriptor file(open_retrying(path.c_str(), O_RDONLY | O_NONBLOCK));
     if (file.get() < 0) return std::nullopt;
     struct stat status;
-    if (::fstat(file.get(), &status) != 0) return std::nullopt;
+    if (uninterrupted([&] { return ::fstat(file.get(), &status); }) != 0) return std::nullopt;
     if (!S_ISREG(status.st_mode)) {  // pipes and devices have no end to wait for
         errno = S_ISDIR(status.st_mode) ? EISDIR : ENOTSUP;
         return std::nullopt;
@@ -119,8 +112,7 @@ std::optional<std::string> read_file(const std::string& path) {
     std::size_t used = 0;
     for (;;) {
         if (used == bytes.size()) bytes.resize(2 * bytes.size());
-        const ssize_t got = ::read(file.get(), bytes.data() + used, bytes.size() - used);
-        if (got < 0 && errno == EINTR) continue;
+        const ssize_t got = uninterrupted([&] { return ::read(file.get(), bytes.data() + used, bytes.size() - used); });
         if (got < 0) return std::nullopt;
         if (got == 0) break;
         used += static_cast<std::size_t>(got);
@@ -133,9 +125,9 @@ int write_file_atomic(const std::string& path, std::string_view bytes, unsigned 
     const std::string directory = directory_of(path);
     const std::string temporary = temporary_path(directory);
     int failed = write_and_sync(temporary, bytes, mode);
-    if (failed == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) failed = errno;
+    if (failed == 0 && uninterrupted([&] { return ::rename(temporary.c_str(), path.c_str()); }) != 0) failed = errno;
     if (failed != 0) {
-        ::unlink(temporary.c_str());
+        uninterrupted([&] { return ::unlink(temporary.c_str()); });
         errno = failed;
         return failed;
     }
@@ -145,7 +137,7 @@ int write_file_atomic(const std::string& path, std::string_view bytes, unsigned 
 int make_directories(const std::string& path, unsigned mode) {
     for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
         const std::string prefix = path.substr(0, end);
-        if (::mkdir(prefix.c_str(), mode) != 0) {
+        if (uninterrupted([&] { return ::mkdir(prefix.c_str(), mode); }) != 0) {
             const int failed = errno;
             if (!directory_exists(prefix)) return failed == EEXIST ? ENOTDIR : failed;
         }

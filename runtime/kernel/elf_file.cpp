@@ -70,7 +70,10 @@ constexpr unsigned native_machine() {
 bool read_header(const Bytes& file, Elf64_Ehdr* header) {
     return file.read(0, header) && std::memcmp(header->e_ident, ELFMAG, SELFMAG) == 0 &&
            header->e_ident[EI_CLASS] == ELFCLASS64 && header->e_ident[EI_DATA] == ELFDATA2LSB &&
-           header->e_machine == native_machine();
+           header->e_machine == native_machine() &&
+           // Of smaller ones a file holds so many, one over another, that reading them would take for ever.
+           (header->e_phnum == 0 || header->e_phentsize == sizeof(Elf64_Phdr)) &&
+           (header->e_shnum == 0 || header->e_shentsize == sizeof(Elf64_Shdr));
 }
 
 std::string hex(std::string_view bytes) {

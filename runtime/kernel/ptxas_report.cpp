@@ -1,7 +1,7 @@
 #include "ptxas_report.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <charconv>
 #include <string_view>
 
 namespace turbotune {
@@ -15,7 +15,7 @@ std::string_view between(std::string_view line, std::string_view before, std::st
     return line.substr(0, line.find(after));
 }
 
-// The number that stands before `unit` ("27" of "Used 27 registers"); -1 when the line has none.
+// The number that stands before `unit` ("27" of "Used 27 registers"); -1 when the line has none, or one beyond an int.
 int number_before(std::string_view line, std::string_view unit) {
     const auto at = line.find(unit);
     if (at == std::string_view::npos) return -1;
@@ -23,7 +23,9 @@ int number_before(std::string_view line, std::string_view unit) {
     while (first > 0 && line[first - 1] == ' ') --first;
     const auto last = first;
     while (first > 0 && line[first - 1] >= '0' && line[first - 1] <= '9') --first;
-    return first == last ? -1 : std::atoi(std::string(line.substr(first, last - first)).c_str());
+    int number = -1;
+    std::from_chars(line.data() + first, line.data() + last, number);
+    return number;
 }
 
 // "(C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to ...".

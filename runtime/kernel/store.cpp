@@ -45,7 +45,8 @@ void tell_of_holder(const std::string& path, int pid) {
 
 class Descriptor {
   public:
-    Descriptor(const std::string& path, int flags) : number_(::open(path.c_str(), flags | O_CLOEXEC)) {}
+    Descriptor(const std::string& path, int flags)
+        : number_(uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC); })) {}
     ~Descriptor() {
         if (number_ >= 0) ::close(number_);
     }
@@ -57,13 +58,20 @@ class Descriptor {
     int number_;
 };
 
+bool look_at(const std::string& path, struct stat* status) {
+    return uninterrupted([&] { return ::stat(path.c_str(), status); }) == 0;
+}
+
+bool look_at(int descriptor, struct stat* status) {
+    return uninterrupted([&] { return ::fstat(descriptor, status); }) == 0;
+}
+
 // At most `limit` bytes; false with errno set.
 bool read_bytes(int descriptor, std::size_t limit, std::string* bytes) {
     bytes->resize(limit);
     std::size_t used = 0;
     while (used < limit) {
-        const ssize_t got = ::read(descriptor, bytes->data() + used, limit - used);
-        if (got < 0 && errno == EINTR) continue;
+        const ssize_t got = uninterrupted([&] { return ::read(descriptor, bytes->data() + used, limit - used); });
         if (got < 0) return false;
         if (got == 0) break;
         used += static_cast<std::size_t>(got);
@@ -88,6 +96,13 @@ void renew_stamp(int descriptor, const struct stat& status) {
     if (age <= kStampLife) return;
     const struct timespec times[2] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
     [[maybe_unused]] const int failed = ::futimens(descriptor, times);  // a read-only store keeps its stamps
+}
+
+// By its first bytes; an empty file is what a writer left that had no space.
+bool is_ours(const StoreFile& file) {
+    const Descriptor opened(file.path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    std::string bytes;
+    return file.bytes == 0 || (opened.get() >= 0 && read_bytes(opened.get(), 8, &bytes) && has_entry_magic(bytes));
 }
 
 // Sizes and numbers make no other reason.
@@ -162,7 +177,7 @@ struct Store::State {
     std::optional<Image> find_on_disk(const StoreKey& key, const std::string& hex) {
         const std::string path = entry_path(directory(), hex);
         struct stat status {};
-        if (::stat(path.substr(0, path.rfind('/')).c_str(), &status) != 0) return std::nullopt;
+        if (!look_at(path.substr(0, path.rfind('/')), &status)) return std::nullopt;
         if (const std::string why = distrust(status); !why.empty()) {
             warn_once("folder:" + why, fmt::format("store: {} is not read: its folder {}", path, why));
             return std::nullopt;
@@ -173,7 +188,7 @@ struct Store::State {
                 warn_once(fmt::format("open:{}", errno), fmt::format("store: {}: {}", path, std::strerror(errno)));
             return std::nullopt;
         }
-        if (::fstat(file.get(), &status) != 0) return std::nullopt;
+        if (!look_at(file.get(), &status)) return std::nullopt;
         std::string bytes, problem = refuse_file(status);
         if (problem.empty() && !read_bytes(file.get(), static_cast<std::size_t>(status.st_size), &bytes)) {
             warn_once(fmt::format("read:{}", errno), fmt::format("store: {}: {}", path, std::strerror(errno)));
@@ -198,8 +213,9 @@ struct Store::State {
         }
         // Somebody else may have published a good one since.
         struct stat now {};
-        if (::lstat(path.c_str(), &now) == 0 && now.st_ino == seen.st_ino && now.st_dev == seen.st_dev)
-            ::rename(path.c_str(), (path + ".bad").c_str());
+        if (uninterrupted([&] { return ::lstat(path.c_str(), &now); }) == 0 && now.st_ino == seen.st_ino &&
+            now.st_dev == seen.st_dev)
+            uninterrupted([&] { return ::rename(path.c_str(), (path + ".bad").c_str()); });
     }
 
     // 0 or errno.
@@ -215,8 +231,8 @@ struct Store::State {
                 if (error != 0) return error;
             }
             struct stat status {};
-            if (::stat(directory().c_str(), &status) == 0 && !distrust(status).empty()) return EPERM;
-            if (::stat(folder.c_str(), &status) == 0 && !distrust(status).empty()) return EPERM;
+            if (look_at(directory(), &status) && !distrust(status).empty()) return EPERM;
+            if (look_at(folder, &status) && !distrust(status).empty()) return EPERM;
             error = write_file_atomic(path, entry);
             if (error != ENOENT) break;
         }
@@ -362,14 +378,14 @@ std::vector<StoreEntryInfo> Store::list(bool verify) {
         struct stat status {};
         const Descriptor file(found.path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
         std::string bytes;
-        if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
+        if (file.get() < 0 || !look_at(file.get(), &status)) {
             if (errno == ENOENT) continue;  // evicted meanwhile
             info.problem = std::strerror(errno);
         } else {
             info.problem = refuse_file(status);
         }
         struct stat folder {};
-        if (info.problem.empty() && ::stat(found.path.substr(0, found.path.rfind('/')).c_str(), &folder) == 0)
+        if (info.problem.empty() && look_at(found.path.substr(0, found.path.rfind('/')), &folder))
             if (const std::string why = distrust(folder); !why.empty()) info.problem = "its folder " + why;
         const std::size_t limit = verify ? static_cast<std::size_t>(status.st_size) : std::size_t{65536};
         if (info.problem.empty() && !read_bytes(file.get(), limit, &bytes)) info.problem = std::strerror(errno);
@@ -394,7 +410,9 @@ std::int64_t Store::clear() {
         removed = static_cast<std::int64_t>(state_->images.size());
     } else {
         for (const StoreFile& file : scan_store(directory)) {
-            if (::unlink(file.path.c_str()) == 0 && file.kind == StoreFileKind::entry) ++removed;
+            if (file.kind == StoreFileKind::entry && !is_ours(file)) continue;
+            if (uninterrupted([&] { return ::unlink(file.path.c_str()); }) == 0 && file.kind == StoreFileKind::entry)
+                ++removed;
         }
         state_->count();
     }

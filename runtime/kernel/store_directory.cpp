@@ -22,7 +22,7 @@ std::string existing_parent(std::string path) {
         if (slash == std::string::npos) return ".";
         path.resize(slash);
         if (path.empty()) return "/";
-        if (::stat(path.c_str(), &status) == 0) return path;
+        if (uninterrupted([&] { return ::stat(path.c_str(), &status); }) == 0) return path;
     }
 }
 
@@ -32,7 +32,7 @@ class Search {
     bool consider(const std::string& origin, const std::string& path, bool must_be_ours = false) {
         std::string problem = path.front() == '/' ? unusable_directory(path) : path + " is not an absolute path";
         struct stat status {};
-        if (problem.empty() && must_be_ours && ::lstat(path.c_str(), &status) == 0 &&
+        if (problem.empty() && must_be_ours && uninterrupted([&] { return ::lstat(path.c_str(), &status); }) == 0 &&
             (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid()))
             problem = path + " belongs to somebody else";
         if (!problem.empty()) {
@@ -73,16 +73,16 @@ std::string distrust(const struct stat& status) {
 
 std::string unusable_directory(const std::string& path) {
     struct stat status {};
-    if (::stat(path.c_str(), &status) == 0) {
+    if (uninterrupted([&] { return ::stat(path.c_str(), &status); }) == 0) {
         if (!S_ISDIR(status.st_mode)) return path + " is not a folder";
         if (const std::string why = distrust(status); !why.empty()) return path + " " + why;
-        if (::access(path.c_str(), R_OK | X_OK) != 0)
+        if (uninterrupted([&] { return ::access(path.c_str(), R_OK | X_OK); }) != 0)
             return fmt::format("{} cannot be read: {}", path, std::strerror(errno));
         return {};
     }
     if (errno != ENOENT) return fmt::format("{}: {}", path, std::strerror(errno));
     const std::string parent = existing_parent(path);
-    if (::access(parent.c_str(), W_OK | X_OK) != 0)
+    if (uninterrupted([&] { return ::access(parent.c_str(), W_OK | X_OK); }) != 0)
         return fmt::format("{} cannot be made: {}: {}", path, parent, std::strerror(errno));
     return {};
 }

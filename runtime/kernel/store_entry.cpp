@@ -119,6 +119,10 @@ std::string encode_entry(const Digest& key, const Image& image) {
     return out + metadata + image.bytes;
 }
 
+bool has_entry_magic(std::string_view bytes) {
+    return bytes.substr(0, kMagic.size()) == kMagic;
+}
+
 std::string decode_entry(std::string_view bytes, const Digest& key, Image* image) {
     Head head;
     std::string problem = read_head(bytes, bytes.size(), key, &head);

@@ -18,6 +18,9 @@ inline constexpr std::size_t kEntryHeaderBytes = 8 + 4 + 32 + 8 + 8 + 32 + 32;
 
 std::string encode_entry(const Digest& key, const Image& image);
 
+// Whether the file begins as an entry does: tells entries from what others keep under such names.
+bool has_entry_magic(std::string_view bytes);
+
 // "" and the image, or what is wrong with the bytes. A single flipped bit in a cubin mostly loads without an error, so
 // nothing is handed out whose digest was not checked.
 std::string decode_entry(std::string_view bytes, const Digest& key, Image* image);

@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <ctime>
+
+#include "turbotune/base/files.h"
 
 namespace turbotune {
 namespace {
@@ -19,7 +22,9 @@ bool is_hex(const std::string& text) {
 
 std::vector<std::string> names_in(const std::string& directory) {
     std::vector<std::string> names;
-    DIR* handle = ::opendir(directory.c_str());
+    DIR* handle = nullptr;
+    do handle = ::opendir(directory.c_str());
+    while (handle == nullptr && errno == EINTR);
     if (handle == nullptr) return names;
     while (const dirent* entry = ::readdir(handle)) {
         const std::string name = entry->d_name;
@@ -27,6 +32,10 @@ std::vector<std::string> names_in(const std::string& directory) {
     }
     ::closedir(handle);
     return names;
+}
+
+bool remove_file(const std::string& path) {
+    return uninterrupted([&] { return ::unlink(path.c_str()); }) == 0;
 }
 
 // False for a name that the store never gives.
@@ -74,7 +83,8 @@ std::vector<StoreFile> scan_store(const std::string& directory) {
             if (!classify(name, &file)) continue;
             file.path = directory + "/" + folder + "/" + name;
             struct stat status {};
-            if (::lstat(file.path.c_str(), &status) != 0) continue;  // evicted by somebody else meanwhile
+            if (uninterrupted([&] { return ::lstat(file.path.c_str(), &status); }) != 0)
+                continue;  // evicted by somebody else meanwhile
             file.bytes = status.st_size;
             file.stamp_ns = std::int64_t{status.st_mtim.tv_sec} * 1000000000 + status.st_mtim.tv_nsec;
             files.push_back(std::move(file));
@@ -96,15 +106,15 @@ StoreCount shrink_store(const std::string& directory, std::int64_t target_bytes,
     bool full = false;
     for (const StoreFile& file : files) {
         if (file.kind == StoreFileKind::temporary) {
-            if (now - file.stamp_ns > kTemporaryLife) ::unlink(file.path.c_str());
+            if (now - file.stamp_ns > kTemporaryLife) remove_file(file.path);
         } else if (file.kind == StoreFileKind::set_aside) {
-            if (++aside > kKeptAside) ::unlink(file.path.c_str());
+            if (++aside > kKeptAside) remove_file(file.path);
         } else if (file.path == keep || (!full && count.bytes + file.bytes <= target_bytes)) {
             ++count.entries;
             count.bytes += file.bytes;
         } else {
             full = true;
-            if (::unlink(file.path.c_str()) == 0) ++count.evicted;
+            if (remove_file(file.path)) ++count.evicted;
         }
     }
     return count;

@@ -152,18 +152,17 @@ DevicePointer Runtime::constant(const void* data, std::size_t bytes) {
 
 namespace {
 
-// One choice, by policy.
+// One choice for a device, which need not be here.
 class Chooser {
   public:
-    Chooser(Runtime& runtime, const Operation& operation, const Workload& workload)
-        : runtime_(runtime), operation_(operation), workload_(workload), info_(runtime.device().info()) {}
+    Chooser(const Operation& operation, const Workload& workload, const DeviceInfo& info)
+        : operation_(operation), workload_(workload), info_(info) {}
 
     Selection heuristic(const std::string& note) const {
         return {operation_.heuristic(workload_, info_), "heuristic", Grade::incompatible, {}, workload_, note};
     }
 
-    Selection fixed() const {
-        const Config& config = runtime_.options().fixed_config;
+    Selection fixed(const Config& config) const {
         if (config.empty()) throw InvalidArgument("fixed_config", "policy fixed needs a config");
         const Verdict verdict = operation_.filter(workload_, config, info_);
         if (!verdict.fits)
@@ -172,7 +171,9 @@ class Chooser {
         return {config, "fixed", Grade::incompatible, {}, workload_, {}};
     }
 
-    std::optional<Selection> from_profiles(const std::pair<std::string, std::string>& identity, bool exact_only,
+    // `identity`: compiler and template digest.
+    std::optional<Selection> from_profiles(const std::vector<LoadedProfile>& profiles,
+                                           const std::pair<std::string, std::string>& identity, bool exact_only,
                                            std::vector<Workload> neighbours, std::string* why) const {
         SelectionQuery query;
         query.workload = workload_;
@@ -183,13 +184,18 @@ class Chooser {
         query.refuse = [this](const Workload& workload, const Config& config) {
             return refusal(operation_, workload, config, info_);
         };
-        return select_from_profiles(runtime_.profiles(), query, why);
+        return select_from_profiles(profiles, query, why);
     }
 
-    const DeviceInfo& info() const { return info_; }
+    Selection automatic(const std::vector<LoadedProfile>& profiles,
+                        const std::pair<std::string, std::string>& identity) const {
+        std::string why;
+        if (auto found = from_profiles(profiles, identity, false, operation_.neighbours(workload_), &why))
+            return *found;
+        return heuristic(why);
+    }
 
   private:
-    Runtime& runtime_;
     const Operation& operation_;
     const Workload& workload_;
     const DeviceInfo& info_;
@@ -205,30 +211,37 @@ void log_choice(const Workload& workload, const Selection& selection) {
 
 }  // namespace
 
+Selection automatic_selection(const Operation& operation, const Workload& workload, const DeviceInfo& device,
+                              const std::vector<LoadedProfile>& profiles, const std::string& compiler,
+                              const std::string& digest) {
+    return Chooser(operation, workload, device).automatic(profiles, {compiler, digest});
+}
+
 Selection Runtime::select(const Operation& operation, const Workload& workload, const Fields& problem,
                           StreamHandle stream) {
     const std::string key = workload.to_string();
     if (auto known = state_->known(key)) return *known;
 
-    const Chooser chooser(*this, operation, workload);
+    const DeviceInfo& info = device().info();
+    const Chooser chooser(operation, workload, info);
     const auto remember = [&](const Selection& selection, bool final = true) {
         log_choice(workload, selection);
         return state_->remember(key, selection, final);
     };
     const Policy policy = state_->options.policy;
     if (policy == Policy::heuristic) return remember(chooser.heuristic("policy heuristic"));
-    if (policy == Policy::fixed) return remember(chooser.fixed());
+    if (policy == Policy::fixed) return remember(chooser.fixed(state_->options.fixed_config));
 
-    const auto identity = state_->identity(chooser.info().kind, operation.name());
+    const auto identity = state_->identity(info.kind, operation.name());
     std::string why;
     if (policy == Policy::profile_only) {
-        if (auto found = chooser.from_profiles(identity, true, {}, &why)) return remember(*found);
+        if (auto found = chooser.from_profiles(profiles(), identity, true, {}, &why)) return remember(*found);
         throw ProfileMiss(fmt::format("no exact profile holds {} on {}:\n{}", workload.to_string(),
-                                      chooser.info().device_class.to_string(), why));
+                                      info.device_class.to_string(), why));
     }
     if (policy == Policy::autotune) {
         // No neighbours: a measurement is better than somebody else's winner.
-        if (auto found = chooser.from_profiles(identity, false, {}, &why)) return remember(*found);
+        if (auto found = chooser.from_profiles(profiles(), identity, false, {}, &why)) return remember(*found);
         if (device().is_capturing(stream)) {
             state_->warn_capture_once(workload);
             return remember(chooser.heuristic("not tuned: the stream is being captured"), false);
@@ -238,9 +251,7 @@ Selection Runtime::select(const Operation& operation, const Workload& workload, 
         const AutotuneLimits limits{state_->options.autotune_candidates, state_->options.autotune_budget_ms};
         return remember(autotune(*this, operation, workload, problem, limits));
     }
-    if (auto found = chooser.from_profiles(identity, false, operation.neighbours(workload), &why))
-        return remember(*found);
-    return remember(chooser.heuristic(why));
+    return remember(chooser.automatic(profiles(), identity));
 }
 
 RuntimeStatistics Runtime::statistics() {

@@ -59,3 +59,23 @@ TEST_CASE("Fields are equal whatever their order, and differ by value, type, nam
     CHECK(Fields{{"x", std::int64_t{1}}} != a);
     CHECK(Fields{} == Fields{});
 }
+
+TEST_CASE("What a Fields prints is read back with the same types", "[fields]") {
+    const Fields fields{{"tier", "simt"}, {"block_m", std::int64_t{64}}, {"shift", std::int64_t{-3}}, {"pad", false}};
+    CHECK(parse_fields(fields.to_string(), "config") == fields);
+    CHECK(parse_fields("  a=1\t b=x2 ", "config") == Fields{{"a", std::int64_t{1}}, {"b", "x2"}});
+    CHECK(parse_fields("", "config").empty());
+}
+
+TEST_CASE("A word that is no name=value is refused with the argument's name", "[fields]") {
+    for (const char* text : {"block_m", "=3", "a=", "a=1 a=2"}) {
+        INFO(text);
+        CHECK_THROWS_AS(parse_fields(text, "config"), InvalidArgument);
+    }
+    try {
+        parse_fields("tier=simt block_m", "--config");
+    } catch (const InvalidArgument& error) {
+        CHECK(error.argument() == "--config");
+        CHECK(std::string(error.what()).find("\"block_m\"") != std::string::npos);
+    }
+}

@@ -185,6 +185,23 @@ TEST_CASE("Scratch is aligned, apart, and grows", "[pool]") {
 }
 
 #if !defined(__SANITIZE_THREAD__)  // which does not know threads that are started after a fork
+TEST_CASE("A reservation that fails leaves the scratch that was there, with its content", "[pool]") {
+    ThreadPool& pool = ThreadPool::shared();
+    pool.reserve_scratch(4096);
+    std::vector<std::byte*> before;
+    for (int thread = 0; thread < pool.threads(); ++thread) {
+        before.push_back(pool.scratch(thread));
+        std::memset(before.back(), thread + 1, 4096);
+    }
+    REQUIRE_THROWS_AS(pool.reserve_scratch(std::size_t{1} << 60), DeviceError);
+    for (int thread = 0; thread < pool.threads(); ++thread) {
+        REQUIRE(pool.scratch(thread) == before[std::size_t(thread)]);
+        REQUIRE(pool.scratch(thread)[4095] == std::byte(thread + 1));
+    }
+    pool.reserve_scratch(4096);  // still enough
+    REQUIRE(pool.scratch(0) == before[0]);
+}
+
 TEST_CASE("A forked child works with threads of its own", "[pool]") {
     exercise();
     ThreadPool::shared().reserve_scratch(256);

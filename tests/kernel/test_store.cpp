@@ -137,6 +137,23 @@ TEST_CASE("Every damaged entry is a miss, is set aside and can be written again"
     }
 }
 
+TEST_CASE("An entry of another schema is a miss that says so, and is made anew", "[store][field-23]") {
+    TempFolder folder;
+    const StoreKey key = make_key(3);
+    const std::string path = path_of(folder, key);
+    for (const char schema : {0, 2}) {
+        Store(options_at(folder.path())).put(key, make_image(3, 3000));
+        std::string bytes = read_text(path);
+        bytes[8] = schema;
+        write_text(path, bytes);
+        Store store(options_at(folder.path()));
+        CHECK(store.list(true).at(0).problem == "its schema is " + std::to_string(int(schema)) + ", not 1");
+        CHECK_FALSE(store.find(key));
+        store.put(key, make_image(3, 3000));
+        check_same(store.find(key), make_image(3, 3000));
+    }
+}
+
 TEST_CASE("Two entries that changed places are both refused", "[store][field-08]") {
     TempFolder folder;
     Store store(options_at(folder.path()));
@@ -275,6 +292,9 @@ TEST_CASE("A folder or entry that others could write is refused", "[store][trust
     SECTION("the folder of the entry") {
         ::chmod(fs::path(path).parent_path().c_str(), 0777);
         CHECK_FALSE(Store(options_at(directory)).find(make_key(1)));
+        for (const bool verify : {false, true})
+            CHECK(Store(options_at(directory)).list(verify).at(0).problem.find("its folder can be written by others") ==
+                  0);
     }
     SECTION("a link in the entry's place") {
         fs::rename(path, folder / "elsewhere");

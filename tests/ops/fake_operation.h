@@ -76,6 +76,10 @@ class FakeOperation : public Operation {
         result.outputs = {{"out", DType::f32, {output_elements ? output_elements : size}}};
         return result;
     }
+    Fields example_problem() const override { return problem_of(8); }
+    TestCase problem_case(const Fields& problem, std::uint64_t) const override {
+        return timing_case(workload_of(problem), {}, 0);
+    }
     Config reference_config(const DeviceInfo&) const override { return config_of(1); }
     double flops(const Fields&) const override { return 0; }
     double bytes(const Fields&) const override { return 0; }

@@ -101,6 +101,31 @@ TEST_CASE("the host tier's gradients serve a long sequence among two hundred sho
     }
 }
 
+TEST_CASE("hidden queries and keys take part in dropout on the host tier", "[gradients][dropout][field-30]") {
+    AttentionSuite suite("cpu", "host");
+    using enum da::MaskPattern;
+    for (da::Pass pass : {da::Pass::training_forward, da::Pass::backward})
+        for (da::MaskPattern pattern : {right, left, last_only, all_hidden})
+            for (int length : {40, 300})
+                check_case(suite, da::make_case(training_problem(pass, length, 32, DType::f32, true, 0.2f), pattern, {},
+                                                77, true));
+}
+
+TEST_CASE("fast fp32 is computed like strict on the host tier", "[gradients]") {
+    AttentionSuite suite("cpu", "host");
+    const TestCase strict =
+        da::make_case(gradient_problem(140, 32, DType::f32, false), da::MaskPattern::none, {}, 5, true);
+    TestCase fast = strict;
+    da::Problem problem = da::Problem::from_fields(strict.problem);
+    problem.math = da::Math::fast;
+    fast.problem = problem.to_fields();
+    const NamedTensors want = suite.outputs_of(strict);
+    for (const auto& [name, tensor] : suite.outputs_of(fast)) {
+        INFO(name);
+        CHECK(same_bits(tensor, want.at(name)));
+    }
+}
+
 // Equal scores and values that are unit vectors: output (i, j) is the weight of key j for query i.
 TEST_CASE("the host tier drops exactly the weights of dropout_keep_mask", "[gradients][dropout]") {
     AttentionSuite suite("cpu", "host");

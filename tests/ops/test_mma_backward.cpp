@@ -82,6 +82,19 @@ TEST_CASE("every backward workload of the mma tier has a candidate that fits", "
         }
 }
 
+TEST_CASE("the first backward candidate depends on the length, not on what fits", "[tiers]") {
+    auto first = [](int length, const DeviceInfo& device) {
+        return operation().heuristic(workload_of(backward_problem(length)), device);
+    };
+    for (const DeviceInfo& device : {gpus()[0], gpus()[2]}) {  // those without the sm90 tier
+        CHECK(first(512, device).text("tier") == "mma");
+        CHECK(first(512, device).integer("kv_groups") == 2);
+        CHECK(first(8192, device).integer("kv_groups") == 4);
+    }
+    CHECK(first(512, gpus()[0]).integer("position_tiles") == 2);
+    CHECK(first(512, gpus()[2]).integer("position_tiles") == 1);  // of 99 KiB
+}
+
 TEST_CASE("a backward config of the mma tier is checked field by field", "[tiers]") {
     const Problem problem = backward_problem();
     const Workload workload = workload_of(problem);

@@ -65,6 +65,24 @@ TEST_CASE("cache clear says how many entries it removed", "[cli]") {
     CHECK(parse_json(run_turbotune(home, {"cache", "clear", "--json"}).out, "standard output")["removed"] == 0);
 }
 
+TEST_CASE("cache clear leaves what others keep under such names, and says so", "[cli]") {
+    const TempDir home;
+    fill(home, 1);
+    const std::string folder = home / "cache/ab", foreign = folder + '/' + std::string(64, 'a');
+    std::filesystem::create_directories(folder);
+    write_text(foreign, "somebody's object");
+    write_text(folder + '/' + std::string(63, 'a') + 'b', "");
+    const Outcome json = run_turbotune(home, {"cache", "clear", "--json"});
+    CHECK(json.exit_code == 0);
+    const Json report = parse_json(json.out, "standard output");
+    CHECK(report["removed"] == 2);
+    REQUIRE(report["left"].size() == 1);
+    CHECK(report["left"][0]["path"] == foreign);
+    CHECK(run_turbotune(home, {"cache", "clear"}).out.find("left: " + foreign + ": it is truncated") !=
+          std::string::npos);
+    CHECK(read_text(foreign) == "somebody's object");
+}
+
 TEST_CASE("cache commands take an explicit directory", "[cli]") {
     const TempDir home;
     fill(home, 2);

@@ -51,6 +51,25 @@ std::set<std::string> flags_in(const std::string& text) {
     return found;
 }
 
+// The titles of the test cases of a source; a long one may be cut into several literals.
+std::set<std::string> titles_in(const std::string& text) {
+    std::set<std::string> titles;
+    const std::string head = "TEST_CASE(";
+    for (std::size_t at = text.find(head); at != std::string::npos; at = text.find(head, at)) {
+        at += head.size();
+        std::string title;
+        while ((at = text.find_first_not_of(" \n", at)) != std::string::npos && text[at] == '"') {
+            for (++at; at < text.size() && text[at] != '"'; ++at) {
+                if (text[at] == '\\') ++at;
+                title += text[at];
+            }
+            ++at;
+        }
+        titles.insert(title);
+    }
+    return titles;
+}
+
 }  // namespace
 
 TEST_CASE("Links of the documents exist", "[documents]") {
@@ -78,6 +97,45 @@ TEST_CASE("The embedding example runs", "[documents][slow]") {
     INFO(outcome.err);
     CHECK(outcome.exit_code == 0);
     CHECK(outcome.out.find("tier=") != std::string::npos);
+}
+
+TEST_CASE("Every test that the reliability page names exists, and every promise names one", "[documents]") {
+    std::set<std::string> titles;
+    for (const std::string& path : sources({"tests"}))
+        for (const std::string& title : titles_in(read_text(path))) titles.insert(title);
+    CHECK(titles.count("Links of the documents exist") == 1);
+    CHECK(titles.count("a profile of another compiler whose config does not compile here falls back, and says so; an "
+                       "exact one fails") == 1);
+
+    const std::string page = read_text(kRoot + "/docs/reliability.md");
+    int promises = 0;
+    std::size_t begin = 0;
+    while (begin < page.size()) {
+        const std::size_t end = std::min(page.find('\n', begin), page.size());
+        const std::string line = page.substr(begin, end - begin);
+        begin = end + 1;
+        if (line.rfind("| ", 0) != 0 || line.rfind("| what goes wrong", 0) == 0) continue;
+        ++promises;
+        const std::string column = line.substr(line.rfind('|', line.size() - 2));
+        INFO(line);
+        int named = 0;
+        for (std::size_t at = column.find('`'); at != std::string::npos; at = column.find('`', at)) {
+            const std::size_t close = column.find('`', at + 1);
+            REQUIRE(close != std::string::npos);
+            const std::string title = column.substr(at + 1, close - at - 1);
+            INFO(title);
+            CHECK(titles.count(title) == 1);
+            ++named;
+            at = close + 1;
+        }
+        CHECK(named > 0);
+    }
+    CHECK(promises == 28);
+    // Outside the tables names are long; short words in such quotes are commands and files.
+    for (const std::string& each : between(page.substr(page.find("## Beyond")), ": `", "`.")) {
+        INFO(each);
+        CHECK(titles.count(each) == 1);
+    }
 }
 
 TEST_CASE("Every environment variable that is read is documented, and no other", "[documents]") {
@@ -112,7 +170,7 @@ TEST_CASE("The command line page names every flag of the help texts", "[document
     CHECK(flags > 20);
 }
 
-TEST_CASE("The umbrella header includes every public header of the runtime but json.h", "[documents]") {
+TEST_CASE("The umbrella header includes every public C++ header of the runtime but json.h", "[documents]") {
     const std::string include = kRoot + "/runtime/include/turbotune";
     const std::set<std::string> included =
         between(read_text(include + "/turbotune.hpp"), "#include \"turbotune/", "\"");
@@ -120,12 +178,15 @@ TEST_CASE("The umbrella header includes every public header of the runtime but j
     for (const auto& each : std::filesystem::recursive_directory_iterator(include))
         if (each.path().extension() == ".h") headers.insert(std::filesystem::relative(each.path(), include).string());
     headers.erase("base/json.h");
+    headers.erase("turbotune.h");  // the C interface
     CHECK(included == headers);
 }
 
 TEST_CASE("Scripts are executable", "[documents]") {
-    for (const char* script : {".ci/run", "tools/setup", "tools/quickstart", "tools/check", "tools/gpu_check",
-                               "tests/cluster/recipe", "tests/cluster/mpirun_sweep", "tests/cluster/slurm_sweep"}) {
+    for (const char* script :
+         {".ci/run", "tools/setup", "tools/quickstart", "tools/check", "tools/gpu_check", "tools/fuzz",
+          "tests/install/install_and_use", "benchmarks/peers.py", "benchmarks/train_stack.py", "tests/cluster/recipe",
+          "tests/cluster/mpirun_sweep", "tests/cluster/slurm_sweep"}) {
         INFO(script);
         const auto permissions = std::filesystem::status(kRoot + '/' + script).permissions();
         CHECK((permissions & std::filesystem::perms::owner_exec) != std::filesystem::perms::none);

@@ -109,6 +109,16 @@ TEST_CASE("An include of a higher room does not build", "[headers]") {
     }
 }
 
+TEST_CASE("No room sees the C interface, which lies above all of them", "[headers]") {
+    const TempDir home;
+    const std::string text = "#include \"turbotune/turbotune.h\"\n";
+    for (const Room& room : kRooms) {
+        INFO(room.name);
+        CHECK(compile(home, room.name, text).exit_code != 0);
+    }
+    CHECK(compile(home, "capi", text).exit_code == 0);
+}
+
 TEST_CASE("No room reaches another by a relative path", "[headers]") {
     for (const char* folder : {"runtime", "tuner", "tools"})
         for (const auto& each : std::filesystem::recursive_directory_iterator(kRoot + '/' + folder)) {

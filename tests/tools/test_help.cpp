@@ -24,11 +24,13 @@ TEST_CASE("Help texts are the approved ones, teach by an example, and fit 100 co
         {"help_merge", {"merge"}},
         {"help_retarget", {"retarget"}},
         {"help_validate", {"validate"}},
+        {"help_bench", {"bench"}},
         {"help_devices", {"devices"}},
         {"help_cache", {"cache"}},
         {"help_cache_list", {"cache", "list"}},
         {"help_cache_verify", {"cache", "verify"}},
         {"help_cache_clear", {"cache", "clear"}},
+        {"help_cache_warm", {"cache", "warm"}},
     };
     const TempDir home;
     for (const auto& [name, command] : pages) {

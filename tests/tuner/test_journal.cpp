@@ -12,6 +12,7 @@
 #include "catch.h"
 #include "scratch.h"
 #include "turbotune/base/error.h"
+#include "turbotune/base/sha256.h"
 #include "turbotune/tuner/journal.h"
 
 using namespace turbotune;
@@ -163,6 +164,27 @@ TEST_CASE("a journal of another compiler, device or digest is kept aside and beg
         journal.append(measured(64, 32, 0.5));
         CHECK(Journal(path, other).entries() == 1);
     }
+}
+
+TEST_CASE("a journal of a newer format is kept aside whole, and begun anew", "[journal][field-23]") {
+    Scratch scratch;
+    const std::string path = scratch.file("j");
+    Journal(path, header()).append(measured(64, 16, 0.5));
+    std::string text = slurp(path);
+    const std::string format = "{\"journal\":1", newer = "{\"journal\":2";
+    const std::size_t begin = text.find(format), end = text.find("}\n");
+    REQUIRE(begin != std::string::npos);
+    text.replace(begin, format.size(), newer);
+    const std::string sum = to_hex(sha256(text.data() + begin, end - begin)).substr(0, 16);
+    text.replace(text.find("\"sum\":\"") + 7, 16, sum);  // intact, as the newer version left it
+    spit(path, text);
+    Journal journal(path, header());
+    CHECK(journal.entries() == 0);
+    CHECK(journal.damaged_lines() == 0);
+    CHECK(journal.previous() == path + ".previous");
+    CHECK(slurp(path + ".previous") == text);
+    journal.append(measured(64, 32, 0.5));
+    CHECK(Journal(path, header()).entries() == 1);
 }
 
 TEST_CASE("another version, and operations that came later, keep a journal", "[journal]") {

@@ -176,6 +176,10 @@ TestCase ToyOperation::timing_case(const Workload& workload, const DeviceInfo&, 
     return toy_case(int(workload.fields.integer("length")), seed, false);
 }
 
+TestCase ToyOperation::problem_case(const Fields& problem, std::uint64_t seed) const {
+    return toy_case(int(problem.integer("length")), seed, false);
+}
+
 Config ToyOperation::reference_config(const DeviceInfo&) const {
     return toy_config("good", 0, -1);
 }

@@ -37,6 +37,8 @@ class ToyOperation : public Operation {
     std::vector<TestCase> parity_cases(const Workload& workload, const DeviceInfo& device,
                                        std::uint64_t seed) const override;
     TestCase timing_case(const Workload& workload, const DeviceInfo& device, std::uint64_t seed) const override;
+    Fields example_problem() const override { return Fields{}.set("length", 64); }
+    TestCase problem_case(const Fields& problem, std::uint64_t seed) const override;
     Config reference_config(const DeviceInfo& device) const override;
     double flops(const Fields& problem) const override;
     double bytes(const Fields& problem) const override;

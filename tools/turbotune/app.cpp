@@ -141,6 +141,7 @@ int run(int argc, const char* const* argv) {
     add_merge(app, chosen);
     add_retarget(app, chosen, join_command(argc, argv));
     add_validate(app, chosen);
+    add_bench(app, chosen);
     add_devices(app, chosen);
     add_cache(app, chosen);
     add_worker(app, chosen);

@@ -83,13 +83,18 @@ int clear(const CacheOptions& options) {
     Store store({.directory = options.directory});
     const std::string directory = store.directory();
     const std::int64_t removed = store.clear();
+    const std::vector<StoreEntryInfo> left = store.list(false);
     if (options.json) {
         Json out;
         out["directory"] = directory;
         out["removed"] = removed;
+        out["left"] = Json::array();
+        for (const StoreEntryInfo& each : left) out["left"].push_back({{"path", each.path}, {"problem", each.problem}});
         print_json(out);
     } else {
         fmt::print("{}\n{} removed\n", where(store), counted(removed, "entry", "entries"));
+        for (const StoreEntryInfo& each : left)
+            fmt::print("left: {}{}{}\n", each.path, each.problem.empty() ? "" : ": ", each.problem);
     }
     return kDone;
 }
@@ -98,7 +103,7 @@ int clear(const CacheOptions& options) {
 
 void add_cache(CLI::App& app, Action& chosen) {
     CLI::App* cache = app.add_subcommand("cache",
-                                         "List, check or empty the store of compiled kernels\n"
+                                         "List, check, empty or fill the store of compiled kernels\n"
                                          "Compiled kernels are kept on disk, so that each is compiled once. Losing "
                                          "them costs only the time to compile again.");
     cache->require_subcommand(1);
@@ -128,6 +133,7 @@ void add_cache(CLI::App& app, Action& chosen) {
             };
         });
     }
+    add_cache_warm(*cache, chosen);
 }
 
 }  // namespace turbotune::cli

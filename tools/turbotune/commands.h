@@ -15,8 +15,10 @@ void add_inspect(CLI::App& app, Action& chosen);
 void add_merge(CLI::App& app, Action& chosen);
 void add_retarget(CLI::App& app, Action& chosen, const std::string& command_line);
 void add_validate(CLI::App& app, Action& chosen);
+void add_bench(CLI::App& app, Action& chosen);
 void add_devices(CLI::App& app, Action& chosen);
 void add_cache(CLI::App& app, Action& chosen);
+void add_cache_warm(CLI::App& cache, Action& chosen);
 void add_worker(CLI::App& app, Action& chosen);
 
 // Everything: parses, runs, reports errors as one line on standard error.

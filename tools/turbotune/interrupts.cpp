@@ -19,7 +19,7 @@ void on_alarm(int) {
 
 void on_interrupt(int) {
     if (interrupt_count.fetch_add(1) == 0) {
-        const char text[] = "\nturbotune: finishing the current measurement; Ctrl-C again ends at once\n";
+        const char text[] = "\nturbotune: finishing what is under way; Ctrl-C again ends at once\n";
         [[maybe_unused]] const auto written = write(STDERR_FILENO, text, sizeof text - 1);
         return;
     }

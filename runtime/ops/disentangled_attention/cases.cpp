@@ -332,4 +332,20 @@ TestCase make_timing_case(const Workload& workload, const DeviceInfo& device, st
     return full_size_case(workload, device, dtypes_of(workload).front(), seed);
 }
 
+TestCase make_problem_case(Problem problem, std::uint64_t seed) {
+    std::vector<int> lengths;
+    if (problem.layout == Layout::packed) {
+        if (problem.tokens == 0) problem.tokens = std::int64_t{problem.batch} * problem.length;
+        problem.validate();
+        std::int64_t left = problem.tokens;
+        for (int b = 0; b < problem.batch; ++b) {
+            const std::int64_t share = b == 0 ? problem.length : left / (problem.batch - b);
+            lengths.push_back(static_cast<int>(std::min(left, share)));
+            left -= lengths.back();
+        }
+    }
+    problem.validate();
+    return make_case(problem, problem.mask ? MaskPattern::right : MaskPattern::none, lengths, seed, false);
+}
+
 }  // namespace turbotune::disentangled_attention

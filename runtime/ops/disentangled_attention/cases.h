@@ -11,15 +11,18 @@ inline constexpr std::uint64_t kCaseDropoutSeed = 0x5eed0123456789abull, kCaseDr
 
 std::vector<TestCase> make_parity_cases(const Workload& workload, const DeviceInfo& device, std::uint64_t seed);
 TestCase make_timing_case(const Workload& workload, const DeviceInfo& device, std::uint64_t seed);
+// Without expected values. Masked: right padding. Packed: one sequence has the problem's length and the others share
+// the remaining tokens evenly; with no tokens given all have that length.
+TestCase make_problem_case(Problem problem, std::uint64_t seed);
 std::vector<TestCase> make_golden_cases(const SafetensorsFile& file,
                                         std::vector<std::pair<std::string, std::string>>* skipped);
 
 enum class MaskPattern { none, right, left, holes, second_half, last_only, first_only, alternating, all_hidden };
 const char* to_string(MaskPattern pattern);
 
-// Random inputs of a problem: q, k, v, tables, dout ~ N(0, 1). out and lse of the backward pass are not among them: they
-// come from the forward pass. Packed: `lengths` are the sequences' (their sum is
-// problem.tokens). The same seed gives the same data.
+// Random inputs of a problem: q, k, v, tables, dout ~ N(0, 1). out and lse of the backward pass are not among them:
+// they come from the forward pass. Packed: `lengths` are the sequences' (their sum is problem.tokens). The same seed
+// gives the same data.
 NamedTensors random_inputs(const Problem& problem, MaskPattern pattern, const std::vector<int>& lengths,
                            std::uint64_t seed);
 

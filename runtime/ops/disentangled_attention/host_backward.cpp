@@ -23,8 +23,8 @@ const std::vector<int> kWithFewRegisters[] = {
     {128, 64, 4, 2}, {64, 64, 4, 2}, {128, 32, 4, 2}, {64, 32, 4, 2}, {128, 64, 4, 3}, {32, 32, 4, 2},
 };
 
-// The sums must not depend on the batch or on the machine, so neither do the parts. Longer sequences come in smaller
-// batches: without parts few threads would have work.
+// Untuned sums must not depend on the batch or on the machine, so neither do the parts of the first guess. Longer
+// sequences come in smaller batches: without parts few threads would have work. Each doubling costs about 2 %.
 int key_parts_of(std::int64_t length) {
     return length <= 512 ? 1 : length <= 2048 ? 2 : 4;
 }
@@ -105,18 +105,25 @@ const std::vector<ScheduleAxis>& host_backward_axes() {
     return axes;
 }
 
-// As forward: blocks no taller than the sequences, those whose scratch fits the L2 of a core first.
+// As forward: blocks no taller than the sequences, those whose scratch fits the L2 of a core first. Of the best block
+// also more and fewer parts, as suits the machine's threads.
 std::vector<Config> host_backward_candidates(const Workload& workload, const DeviceInfo& device) {
     const bool many = has_many_registers(device);
     const auto* begin = many ? std::begin(kWithManyRegisters) : std::begin(kWithFewRegisters);
     const auto* end = many ? std::end(kWithManyRegisters) : std::end(kWithFewRegisters);
     const std::int64_t length = workload.fields.integer("length");
+    const int parts = key_parts_of(length);
     std::vector<Config> configs;
-    for (const auto* at = begin; at != end; ++at) {
-        if (at->front() > std::max<std::int64_t>(64, length)) continue;
-        std::vector<int> values = *at;
-        values.push_back(key_parts_of(length));
+    auto add = [&](std::vector<int> values, int key_parts) {
+        if (values.front() > std::max<std::int64_t>(64, length)) return;
+        values.push_back(key_parts);
         configs.push_back(make_config(kHost, host_backward_axes(), values));
+    };
+    for (const auto* at = begin; at != end; ++at) {
+        add(*at, parts);
+        if (at != begin) continue;
+        for (int other : {1, 2, 4})
+            if (other != parts && std::int64_t{other} * at->front() <= length) add(*at, other);
     }
     const std::int64_t l2 = device.device_class.shared_per_block;
     const int head_dim = static_cast<int>(workload.fields.integer("head_dim"));

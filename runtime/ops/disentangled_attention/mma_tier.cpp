@@ -90,7 +90,7 @@ class MmaTier : public Tier {
 
     std::vector<Config> candidates(const Workload& workload, const DeviceInfo& device) const override {
         const std::int64_t head_dim = workload.fields.integer("head_dim");
-        if (is_backward(workload)) return mma_backward_candidates(head_dim);
+        if (is_backward(workload)) return mma_backward_candidates(head_dim, workload.fields.integer("length"));
         std::vector<MmaConfig> configs = table_of(head_dim);
         // With fewer blocks than half the multiprocessors' slots, shorter blocks fill more of them.
         const std::int64_t length = workload.fields.integer("length"),

@@ -186,6 +186,16 @@ class DisentangledAttention : public Operation {
     TestCase timing_case(const Workload& workload, const DeviceInfo& device, std::uint64_t seed) const override {
         return make_timing_case(workload, device, seed);
     }
+    Fields example_problem() const override {  // DeBERTa-v3-base
+        Problem problem;
+        problem.batch = 8;
+        problem.heads = 12;
+        problem.length = 512;
+        return problem.to_fields();
+    }
+    TestCase problem_case(const Fields& problem, std::uint64_t seed) const override {
+        return make_problem_case(Problem::from_fields(problem), seed);
+    }
     Config reference_config(const DeviceInfo&) const override {
         return Config{{"tier", FieldValue(std::string("reference"))}};
     }

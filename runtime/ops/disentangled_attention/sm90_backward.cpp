@@ -56,7 +56,7 @@ Sm90BackwardConfig checked(const Config& config) {
 
 // Of the mma tier, with the same distance sums, so that its workspace is a part of this tier's.
 Config mma_config(const Problem& problem, const PositionConfig& position) {
-    for (const Config& config : mma_backward_candidates(problem.head_dim))
+    for (const Config& config : mma_backward_candidates(problem.head_dim, problem.length))
         if (config.integer("position_tiles") == position.tiles &&
             config.integer("position_stages") == position.stages &&
             config.integer("position_blocks") == position.position_blocks)

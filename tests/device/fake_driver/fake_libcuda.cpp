@@ -213,23 +213,28 @@ int cuEventElapsedTime(float* ms, void* start, void* stop) {
     *ms = std::chrono::duration<float, std::milli>(to.at - from.at).count();
     return 0;
 }
-int cuLibraryLoadData() {
-    return 801;
+// With FAKE_LOADS=1 every image loads, and nothing is ever launched.
+int cuLibraryLoadData(void** library, const void*, void*, void*, unsigned, void*, void*, unsigned) {
+    *library = contexts;
+    return setting("FAKE_LOADS", 0) ? 0 : 801;
 }
-int cuLibraryUnload() {
-    return 801;
+int cuLibraryUnload(void*) {
+    return setting("FAKE_LOADS", 0) ? 0 : 801;
 }
-int cuLibraryGetKernel() {
-    return 801;
+int cuLibraryGetKernel(void** kernel, void* library, const char*) {
+    *kernel = library;
+    return setting("FAKE_LOADS", 0) ? 0 : 801;
 }
-int cuKernelGetFunction() {
-    return 801;
+int cuKernelGetFunction(void** function, void* kernel) {
+    *function = kernel;
+    return setting("FAKE_LOADS", 0) ? 0 : 801;
 }
-int cuFuncGetAttribute() {
-    return 801;
+int cuFuncGetAttribute(int* value, int, void*) {
+    *value = 0;
+    return setting("FAKE_LOADS", 0) ? 0 : 801;
 }
-int cuFuncSetAttribute() {
-    return 801;
+int cuFuncSetAttribute(void*, int, int) {
+    return setting("FAKE_LOADS", 0) ? 0 : 801;
 }
 #ifndef FAKE_OLD_DRIVER
 int cuLaunchKernelEx() {

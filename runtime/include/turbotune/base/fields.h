@@ -57,4 +57,9 @@ class Fields {
     std::vector<Entry> entries_;
 };
 
+// The inverse of Fields::to_string(): "tier=simt block_m=64 causal=true". Words are separated by blanks; true, false and
+// decimal integers have those types, everything else is a text. Throws InvalidArgument(argument, ...) for a word
+// without "=", an empty name or value, or a name given twice.
+Fields parse_fields(const std::string& text, const std::string& argument);
+
 }  // namespace turbotune

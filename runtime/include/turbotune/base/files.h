@@ -1,6 +1,7 @@
 // The few file operations that the store, the journal and the profiles are built from.
 #pragma once
 
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <optional>
@@ -8,6 +9,15 @@
 #include <string_view>
 
 namespace turbotune {
+
+// A system call (0 or more, or -1 with errno), made again for as long as a signal interrupts it. Network file systems
+// interrupt even those that POSIX says are not.
+template <typename Call>
+auto uninterrupted(Call&& call) {
+    auto result = call();
+    while (result == -1 && errno == EINTR) result = call();
+    return result;
+}
 
 // Whole regular file as bytes; nullopt with errno set when it cannot be read (ENOTSUP: a pipe or device).
 std::optional<std::string> read_file(const std::string& path);

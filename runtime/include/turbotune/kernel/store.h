@@ -60,7 +60,8 @@ class Store {
     std::string reason();
 
     std::vector<StoreEntryInfo> list(bool verify);   // verify: reads and checks every byte
-    std::int64_t clear();                            // removes every entry; how many
+    // Removes every entry; how many. Files that lie where entries do, but do not begin as one, stay.
+    std::int64_t clear();
     StoreStatistics statistics();
 
   private:

@@ -115,6 +115,10 @@ class Operation {
     virtual std::vector<TestCase> parity_cases(const Workload& workload, const DeviceInfo& device, std::uint64_t seed) const = 0;
     // Random inputs at the workload's full size. No expected values.
     virtual TestCase timing_case(const Workload& workload, const DeviceInfo& device, std::uint64_t seed) const = 0;
+    // A problem of usual sizes with every field set, and random inputs (no expected values) of any problem: what
+    // `turbotune bench` starts from.
+    virtual Fields example_problem() const = 0;
+    virtual TestCase problem_case(const Fields& problem, std::uint64_t seed) const = 0;
     // A deliberately plain kernel, independent of every candidate; never selected.
     virtual Config reference_config(const DeviceInfo& device) const = 0;
     // Useful floating-point operations and compulsory bytes of one execution, for reports.

@@ -59,4 +59,10 @@ class Runtime {
     std::unique_ptr<State> state_;
 };
 
+// What policy `auto` picks on a device that need not be here. `compiler` and `digest` as of compare(). Throws
+// Unsupported when no config of the operation runs there.
+Selection automatic_selection(const Operation& operation, const Workload& workload, const DeviceInfo& device,
+                              const std::vector<LoadedProfile>& profiles, const std::string& compiler,
+                              const std::string& digest);
+
 }  // namespace turbotune

@@ -43,7 +43,10 @@ struct Parity {
 
 struct RejectedCandidate {
     Config config;
-    std::string reason;   // filtered | compile_error | launch_error | fault | timeout | mismatch | unwritten | out_of_memory
+    // Never tried: filtered. Not run: compile_error (the compiler's words are in `detail`), compiler_failed (it said
+    // nothing: missing, killed, disk full), launch_error, out_of_memory. Took the process along: fault, timeout. Parity:
+    // mismatch, unwritten, overrun (beside a tensor or the workspace), input_changed, not_repeatable.
+    std::string reason;
     std::string detail;
 };
 

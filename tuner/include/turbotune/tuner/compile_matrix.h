@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "turbotune/ops/operation.h"
+#include "turbotune/tuner/model_device.h"
 
 namespace turbotune {
 
@@ -30,9 +31,6 @@ struct CompileMatrixOptions {
     int jobs = 0;                // 0: compile_jobs()
     bool spills_allowed = true;  // false: any spill is a problem
 };
-
-// A device of the target as sold: A100, H200, B200, RTX PRO 6000. Throws InvalidArgument for other targets.
-DeviceInfo model_device(const std::string& target);
 
 // Distinct kernels of all workloads of the operation that are available on the target, for every candidate that passes
 // the filter and every element type of the workload's precision.

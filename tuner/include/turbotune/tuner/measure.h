@@ -60,6 +60,10 @@ class TimingBench {
     // Plans and binds a config, warms it up and learns how many launches make a sample. Throws what planning and
     // launching throw. A config that is already there is left alone.
     void add(const Config& config);
+    const Plan& plan(const Config& config) const;
+    // Microseconds of the host for one execution that is only enqueued: the median over bursts, between which the
+    // device's queue is emptied. Nothing where executing is not asynchronous (the CPU device).
+    std::optional<double> host_us(const Config& config);
     // What add() found: good for planning, not for comparing.
     double execution_ms(const Config& config) const;
     // Milliseconds of one execution, averaged over one batch of launches.

@@ -48,7 +48,7 @@ struct SweepEvent {
         workload_finished,     // text: winner
         workload_failed,       // no candidate survived; text: why
         workload_handed_over,  // the device could not begin it, another one takes it; text: why
-        saved,                 // text: profile path
+        saved,                 // text: profile path; a large profile is not saved after each workload, but at the end
     };
     Kind kind;
     int workload_index = 0, workload_count = 0;  // 1-based

@@ -1,0 +1,1 @@
+../../../include/turbotune/turbotune.h
