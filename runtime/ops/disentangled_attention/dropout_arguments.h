@@ -5,7 +5,8 @@
 
 #include "common/philox.h"
 #include "disentangled_attention/params.h"
-#include "disentangled_attention/dropout.h"
+
+#include "disentangled_attention/dropout.h"  // needs the two above
 
 namespace turbotune::disentangled_attention {
 

@@ -47,8 +47,8 @@ using RetargetListener = std::function<void(const RetargetProgress&)>;
 
 // An entry stays when its winner passes the operation's filter and parity here; its other configs that do not are
 // recorded as rejected. Latencies are those of the input, which the provenance says. What was rejected there is
-// forgotten, unless the filter turns it down here, too, so that the next sweep tries it. Saved as it goes; the same call
-// again goes on. Throws InvalidArgument (broken input, another device class, output and input are one file),
+// forgotten, unless the filter turns it down here, too, so that the next sweep tries it. Saved as it goes; the same
+// call again goes on. Throws InvalidArgument (broken input, another device class, output and input are one file),
 // DeviceError, CompileError when there is no compiler, and Error when the output cannot be written.
 RetargetReport retarget(const RetargetOptions& options, const RetargetListener& listener,
                         const std::atomic<int>* interrupts = nullptr,
