@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "turbotune/base/error.h"
 
@@ -50,12 +51,38 @@ std::vector<SweepItem> sweep_items(const SweepOptions& options, const std::vecto
         throw InvalidArgument("shard", fmt::format("{}/{} is not 1/{} to {}/{}", options.shard, options.shards,
                                                    std::max(1, options.shards), std::max(1, options.shards),
                                                    std::max(1, options.shards)));
-    std::vector<SweepItem> items;
-    int index = 0;
+    std::vector<SweepItem> all, own;
     for (const Operation* operation : chosen_operations(options, known))
-        for (Workload& workload : operation->workloads(options.query))
-            if (index++ % options.shards == options.shard - 1) items.push_back({operation, std::move(workload)});
-    return items;
+        for (Workload& workload : operation->workloads(options.query)) all.push_back({operation, std::move(workload)});
+    if (options.shards == 1) return all;
+    const std::vector<int> shards = deal_shards(all, options.shards);
+    for (std::size_t i = 0; i < all.size(); ++i)
+        if (shards[i] == options.shard - 1) own.push_back(std::move(all[i]));
+    return own;
+}
+
+std::vector<std::vector<std::size_t>> group_shared(const std::vector<SweepItem>& items) {
+    std::vector<std::vector<std::size_t>> groups;
+    std::map<std::string, std::size_t> waiting;  // by the workload that would join the group
+    for (std::size_t i = 0; i < items.size(); ++i) {
+        const auto found = waiting.find(items[i].workload.to_string());
+        if (found != waiting.end()) {
+            groups[found->second].push_back(i);
+            continue;
+        }
+        if (const std::optional<Workload> other = items[i].operation->shared_winner(items[i].workload))
+            waiting.emplace(other->to_string(), groups.size());
+        groups.push_back({i});
+    }
+    return groups;
+}
+
+std::vector<int> deal_shards(const std::vector<SweepItem>& items, int shards) {
+    std::vector<int> shard(items.size());
+    const std::vector<std::vector<std::size_t>> groups = group_shared(items);
+    for (std::size_t group = 0; group < groups.size(); ++group)
+        for (const std::size_t item : groups[group]) shard[item] = static_cast<int>(group % std::size_t(shards));
+    return shard;
 }
 
 CandidateList list_candidates(const SweepItem& item, const DeviceInfo& device, Preset preset) {

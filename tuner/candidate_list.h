@@ -19,6 +19,11 @@ struct CandidateList {
     std::string unavailable;                  // why there is nothing to measure
 };
 
+// For each item the shard, from 0 on, that measures it: items that share a winner go to the same.
+std::vector<int> deal_shards(const std::vector<SweepItem>& items, int shards);
+// Indices of items, together those that share a winner.
+std::vector<std::vector<std::size_t>> group_shared(const std::vector<SweepItem>& items);
+
 // Every workload of the query, less those of other shards. Throws InvalidArgument for an unknown operation or a shard
 // that is not 1 .. shards.
 std::vector<SweepItem> sweep_items(const SweepOptions& options, const std::vector<const Operation*>& known);

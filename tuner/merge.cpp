@@ -175,14 +175,16 @@ Coverage coverage(const Profile& profile, const SweepOptions& options, const std
     const DeviceInfo device = device_of_class(profile.device_class);
     const int shards = shards_of(profile);
     Coverage result;
-    for (const SweepItem& item : sweep_items(whole, known)) {
-        const int place = result.workloads++;
+    const std::vector<SweepItem> items = sweep_items(whole, known);
+    const std::vector<int> dealt = deal_shards(items, std::max(1, shards));
+    for (const SweepItem& item : items) {
+        const auto place = static_cast<std::size_t>(result.workloads++);
         if (profile.find(item.workload) != nullptr) {
             ++result.held;
         } else if (!list_candidates(item, device, options.query.preset).unavailable.empty()) {
             ++result.unavailable;
         } else {
-            const std::string shard = shards > 0 ? fmt::format("{}/{}", place % shards + 1, shards) : "";
+            const std::string shard = shards > 0 ? fmt::format("{}/{}", dealt[place] + 1, shards) : "";
             result.missing.push_back({item.workload, shard});
         }
     }

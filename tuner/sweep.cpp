@@ -84,7 +84,8 @@ class Sweep {
                 empty_profile()),
           journal_(file_.path() + ".journal", journal_header()),
           compiler_(options.store, threads()),
-          queue_(items_.size()) {
+          groups_(group_shared(items_)),
+          queue_(groups_.size()) {
         for (const DeviceInfo* device : devices_) add_lane(*device);
     }
 
@@ -101,13 +102,15 @@ class Sweep {
     void tell(const Lane& lane, SweepEvent event);
     void tell_item(const Lane& lane, SweepEvent::Kind kind, const Workload& workload, const std::string& text);
     void tell_start();
-    void prefetch(const Lane& lane, std::size_t item);
+    void prefetch(const Lane& lane, std::size_t group);
     void serve(Lane& lane);
+    bool work_on(Lane& lane, std::size_t group);
     std::optional<std::size_t> take(const Lane& lane);
     TuningResult tune(Lane& lane, std::size_t item);
     void settle(Lane& lane, std::size_t item, const TuningResult& result);
     std::optional<ProfileEntry> shared_entry(const Lane& lane, const SweepItem& item);
     void save(const Lane& lane, const TuningResult& result);
+    void put_unasked_twin(const ProfileEntry& entry);
 
     const SweepOptions& options_;
     const SweepListener& listener_;
@@ -118,7 +121,8 @@ class Sweep {
     ProfileFile file_;
     Journal journal_;
     CompileAhead compiler_;
-    WorkQueue queue_;
+    std::vector<std::vector<std::size_t>> groups_;  // of items that share a winner, for one lane each
+    WorkQueue queue_;                               // of groups
     std::vector<std::unique_ptr<Lane>> lanes_;
     Clock::time_point start_ = Clock::now();
     // For the time to go: candidates that had to be measured.
@@ -212,9 +216,10 @@ void Sweep::tell_start() {
 }
 
 // On a GPU the host is free while the worker measures. On the CPU device a compile beside it would be measured too.
-void Sweep::prefetch(const Lane& lane, std::size_t index) {
-    if (device_.kind == DeviceKind::cpu || index >= items_.size() || pending_[index] == 0 || !compiler_.useful())
-        return;
+void Sweep::prefetch(const Lane& lane, std::size_t group) {
+    if (device_.kind == DeviceKind::cpu || group >= groups_.size() || !compiler_.useful()) return;
+    const std::size_t index = groups_[group].front();
+    if (pending_[index] == 0) return;
     compiler_.prefetch([this, item = items_[index], &device = lane.device] {
         std::vector<KernelSpec> specs;
         for (const Config& config : list_candidates(item, device, options_.query.preset).configs)
@@ -234,9 +239,26 @@ void Sweep::save(const Lane& lane, const TuningResult& result) {
         }
         saved = file_.put(result.entry);
         saved_.push_back(result.entry.workload);
+        put_unasked_twin(result.entry);
         ++report_.measured;
     }
     if (saved) tell_item(lane, SweepEvent::Kind::saved, result.entry.workload, file_.path());
+}
+
+// A workload that shares the winner but was not asked for is entered all the same: it may be the one that a runtime
+// looks up.
+void Sweep::put_unasked_twin(const ProfileEntry& entry) {
+    for (const SweepItem& item : items_) {
+        if (!(item.workload == entry.workload)) continue;
+        const std::optional<Workload> other = item.operation->shared_winner(item.workload);
+        if (!other ||
+            std::any_of(items_.begin(), items_.end(), [&](const SweepItem& each) { return each.workload == *other; }))
+            return;
+        ProfileEntry twin = entry;
+        twin.workload = *other;
+        file_.put(twin);
+        return;
+    }
 }
 
 // The entry of the workload that has the same kernels, when it covers every candidate; with --retest only if this sweep
@@ -305,19 +327,39 @@ void Sweep::settle(Lane& lane, std::size_t index, const TuningResult& result) {
         if (result.end == TuningEnd::interrupted) report_.interrupted = true;
     }
     if (result.end == TuningEnd::finished) save(lane, result);
-    // A device that cannot begin a workload may be at fault itself.
-    if (result.blocked && lanes_.size() > 1 && queue_.hand_over(index, lane.number)) {
-        ++lane.handed_over;
-        lane.last_handed_over = result.failure;
-        tell_item(lane, SweepEvent::Kind::workload_handed_over, workload, result.failure);
-        return;
-    }
-    if (!result.blocked || lanes_.size() == 1) queue_.done();
     if (result.end != TuningEnd::failed) return;
     tell_item(lane, SweepEvent::Kind::workload_failed, workload, result.failure);
     const std::lock_guard lock(mutex_);
     ++report_.failed;
     report_.failures.push_back(workload.to_string() + ": " + result.failure);
+}
+
+// The workloads of a group, one after the other. Returns whether anything was measured.
+bool Sweep::work_on(Lane& lane, std::size_t group) {
+    bool worked = false, blocked = false;
+    TuningResult result;
+    for (const std::size_t index : groups_[group]) {
+        const bool same_failure = result.end == TuningEnd::failed && worked && !result.blocked;
+        if (same_failure) {
+            lane.current = index;
+            result.measured = result.rejected = 0;
+        } else {
+            result = tune(lane, index);
+        }
+        worked = worked || result.end != TuningEnd::nothing_to_measure;
+        blocked = result.blocked;
+        // A device that cannot begin a workload may be at fault itself.
+        if (blocked && lanes_.size() > 1 && queue_.hand_over(group, lane.number)) {
+            ++lane.handed_over;
+            lane.last_handed_over = result.failure;
+            tell_item(lane, SweepEvent::Kind::workload_handed_over, items_[index].workload, result.failure);
+            return worked;
+        }
+        settle(lane, index, result);
+        if (result.end == TuningEnd::interrupted) break;
+    }
+    if (!blocked || lanes_.size() == 1) queue_.done();
+    return worked;
 }
 
 std::optional<std::size_t> Sweep::take(const Lane& lane) {
@@ -332,11 +374,9 @@ std::optional<std::size_t> Sweep::take(const Lane& lane) {
 // What a lane's thread does.
 void Sweep::serve(Lane& lane) {
     try {
-        while (const std::optional<std::size_t> index = take(lane)) {
-            const TuningResult result = tune(lane, *index);
-            settle(lane, *index, result);
+        while (const std::optional<std::size_t> group = take(lane)) {
             // Workloads that were only looked up do not end a sweep: run again and again, it gets to the end.
-            const bool worked = result.end != TuningEnd::nothing_to_measure;
+            const bool worked = work_on(lane, *group);
             const std::lock_guard lock(mutex_);
             if (worked && options_.time_budget_s > 0 && elapsed_s() >= options_.time_budget_s &&
                 queue_.anything_left() && !report_.interrupted)

@@ -90,6 +90,46 @@ TEST_CASE("workloads with the same kernels are measured once and both entered", 
     for (const ProfileEntry& entry : bench.profile().entries) CHECK(entry.config == toy_config("good", 30));
 }
 
+TEST_CASE("a workload that shares its winner with one that was not asked for enters both", "[sweep]") {
+    SweepBench bench({toy_config("good", 60)});
+    bench.options.query.axes["length"] = {"41"};
+    const SweepReport report = bench.run();
+    CHECK(report.workloads == 1);
+    CHECK(report.measured == 1);
+    const Profile profile = bench.profile();
+    REQUIRE(profile.entries.size() == 2);
+    CHECK(profile.entries[0].workload.fields.integer("length") + profile.entries[1].workload.fields.integer("length") ==
+          40 + 41);
+    CHECK(bench.run().resumed == 1);
+    bench.options.query.axes["length"] = {"40", "41"};
+    CHECK(bench.run().resumed == 2);
+}
+
+TEST_CASE("workloads that share a winner go to one shard", "[sweep]") {
+    SweepBench bench({toy_config("good", 60)});
+    bench.options.query.axes["length"] = {"40", "8", "16", "41", "32"};
+    std::set<int> seen;
+    for (int shard = 1; shard <= 3; ++shard) {
+        bench.options.shard = shard;
+        bench.options.shards = 3;
+        std::set<int> own;
+        for (const PlannedWorkload& planned : plan_sweep(bench.options, {&bench.toy}))
+            own.insert(int(planned.workload.fields.integer("length")));
+        CHECK(own.count(40) == own.count(41));
+        seen.insert(own.begin(), own.end());
+    }
+    CHECK(seen.size() == 5);
+}
+
+TEST_CASE("when no candidate of a workload survives, the one that shares its winner fails without another try",
+          "[sweep]") {
+    SweepBench bench({toy_config("wrong", 60)});
+    bench.options.query.axes["length"] = {"40", "41"};
+    const SweepReport report = bench.run();
+    CHECK(report.failed == 2);
+    CHECK(report.candidates_rejected == 1);
+}
+
 TEST_CASE("the memory plan is told before anything is measured, and shrinks under a cap", "[sweep]") {
     ScopedVariable limit("TURBOTUNE_MEMORY_LIMIT", "40000");
     SweepBench bench({toy_config("good", 50)});

@@ -188,8 +188,9 @@ void differentiate(const Task& task, const Doubles& dout, std::size_t sequence, 
     const auto cells = std::size_t(slots) * std::size_t(head_dim);
     if (problem.c2p) gradients.d_position_key.assign(cells, 0.0);
     if (problem.p2c) gradients.d_position_query.assign(cells, 0.0);
-    Doubles row_slots(cells / std::size_t(head_dim), 0.0),
-        key_slots;  // sums of dS by slot: of a query row; [key][slot]
+    // Sums of dS by slot: of a query row; and [key][slot].
+    Doubles row_slots(static_cast<std::size_t>(slots), 0.0);
+    Doubles key_slots;
     if (problem.p2c) key_slots.resize(std::size_t(length) * std::size_t(slots));
     Doubles dp(std::size_t(length), 0.0);
     for (int i = 0; i < length; ++i) {
