@@ -55,6 +55,11 @@ Config complete_config(const Operation& operation, const Workload& workload, con
 
 BenchResult bench(Runtime& runtime, const Operation& operation, const Fields& problem, const BenchOptions& options) {
     const DeviceInfo& device = runtime.device().info();
+    // Before inputs are drawn on the host, which takes as much again.
+    const double least = operation.bytes(problem);
+    if (const auto free = double(runtime.device().free_memory()); least > free)
+        throw DeviceError(fmt::format("out of memory: needs {:.1f} GiB at least, {:.1f} GiB are free", least / 0x1p30,
+                                      free / 0x1p30));
     const TestCase test_case = operation.problem_case(problem, options.seed);
     const Workload workload = operation.workload_of(test_case.problem);
     const std::string why = operation.unavailable(workload, device);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "device_failure.h"
+#include "thread_group.h"
 
 namespace turbotune {
 
@@ -28,7 +29,7 @@ struct Batch {
 }  // namespace
 
 CompileAhead::CompileAhead(Store::Options store, int threads) : cache_(std::move(store)) {
-    for (int i = 0; i < std::max(1, threads); ++i) threads_.emplace_back([this] { work(); });
+    threads_ = start_threads(std::max(1, threads), [this] { work(); });
 }
 
 CompileAhead::~CompileAhead() {

@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "thread_group.h"
 #include "turbotune/base/error.h"
 #include "turbotune/kernel/compiler.h"
 #include "turbotune/kernel/kernel_spec.h"
@@ -90,12 +91,9 @@ std::vector<CompileRow> compile_matrix(const Operation& operation, const Compile
     const std::vector<Job> jobs = jobs_of(operation, options);
     std::vector<CompileRow> rows(jobs.size());
     std::atomic<std::size_t> next{0};
-    std::vector<std::thread> threads;
-    const int count = options.jobs > 0 ? options.jobs : compile_jobs();
-    for (int t = 0; t < count; ++t)
-        threads.emplace_back([&] {
-            for (std::size_t i; (i = next++) < jobs.size();) rows[i] = compile(jobs[i], options.spills_allowed);
-        });
+    std::vector<std::thread> threads = start_threads(options.jobs > 0 ? options.jobs : compile_jobs(), [&] {
+        for (std::size_t i; (i = next++) < jobs.size();) rows[i] = compile(jobs[i], options.spills_allowed);
+    });
     for (std::thread& thread : threads) thread.join();
     return rows;
 }

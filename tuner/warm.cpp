@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "candidate_list.h"
+#include "thread_group.h"
 #include "turbotune/base/error.h"
 #include "turbotune/kernel/compiler.h"
 #include "turbotune/kernel/kernel_cache.h"
@@ -81,8 +82,7 @@ class Warming {
         : kernels_(kernels), cache_(cache), listener_(listener), interrupts_(interrupts), report_(*report) {}
 
     void run(int threads) {
-        std::vector<std::thread> pool;
-        for (int t = 0; t < threads; ++t) pool.emplace_back([this] { work(); });
+        std::vector<std::thread> pool = start_threads(threads, [this] { work(); });
         for (std::thread& thread : pool) thread.join();
     }
 

@@ -20,6 +20,15 @@ turbotune_runtime_options default_options() {
 }
 
 RuntimeOptions translate(const turbotune_runtime_options& given) {
+    if (given.reserved != 0) throw InvalidArgument("reserved", "must be 0");
+    if (given.autotune_candidates < 1)
+        throw InvalidArgument("autotune_candidates",
+                              fmt::format("must be at least 1, got {}", given.autotune_candidates));
+    if (!(given.autotune_budget_ms >= 0))
+        throw InvalidArgument("autotune_budget_ms",
+                              fmt::format("must not be negative, got {}", given.autotune_budget_ms));
+    if (given.store_max_bytes < 0)
+        throw InvalidArgument("store_max_bytes", fmt::format("must not be negative, got {}", given.store_max_bytes));
     RuntimeOptions options;
     if (given.device) options.device = given.device;
     if (given.policy) options.policy = parse_policy(given.policy);

@@ -12,10 +12,13 @@
 
 namespace turbotune::capi {
 
+// Beyond any version of any struct: a size that was never set.
+constexpr std::size_t kMostStructBytes = 1 << 16;
+
 // Zeroes what the caller has room for, and writes the fields of `defaults` that he knows.
 template <typename T>
 void write_sized(T* to, std::size_t struct_size, const T& defaults) noexcept {
-    if (!to || struct_size < sizeof(std::size_t)) return;
+    if (!to || struct_size < sizeof(std::size_t) || struct_size > kMostStructBytes) return;
     std::memset(static_cast<void*>(to), 0, struct_size);
     std::memcpy(static_cast<void*>(to), &defaults, std::min(struct_size, sizeof(T)));
     std::memcpy(static_cast<void*>(to), &struct_size, sizeof struct_size);
@@ -25,7 +28,8 @@ void write_sized(T* to, std::size_t struct_size, const T& defaults) noexcept {
 template <typename T>
 void fill_sized(T* to, const T& values, const char* argument) {
     const std::size_t size = need(to, argument).struct_size;
-    if (size < sizeof(std::size_t)) throw InvalidArgument(argument, "struct_size is not set: call its init function");
+    if (size < sizeof(std::size_t) || size > kMostStructBytes)
+        throw InvalidArgument(argument, "struct_size is not set: call its init function");
     write_sized(to, size, values);
 }
 
@@ -33,7 +37,8 @@ void fill_sized(T* to, const T& values, const char* argument) {
 template <typename T>
 T read_sized(const T* from, const T& defaults, const char* argument) {
     const std::size_t size = need(from, argument).struct_size;
-    if (size < sizeof(std::size_t)) throw InvalidArgument(argument, "struct_size is not set: call its init function");
+    if (size < sizeof(std::size_t) || size > kMostStructBytes)
+        throw InvalidArgument(argument, "struct_size is not set: call its init function");
     const char* bytes = reinterpret_cast<const char*>(from);
     for (std::size_t i = sizeof(T); i < size; ++i)
         if (bytes[i])

@@ -239,6 +239,9 @@ TEST_CASE("Several threads execute one plan on buffers of their own", "[capi][at
         CHECK(status[i] == TURBOTUNE_OK);
         CHECK(layers[i].out.data == layers[0].out.data);
     }
+    const auto written = [](std::byte value) { return value != std::byte{0}; };
+    CHECK(std::count_if(layers[0].out.data.begin(), layers[0].out.data.end(), written) >
+          std::ptrdiff_t(layers[0].out.data.size() / 2));
 }
 
 TEST_CASE("Policy and store of the options are obeyed", "[capi][attention]") {

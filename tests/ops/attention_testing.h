@@ -49,6 +49,7 @@ inline NamedTensors run_case(Runtime& runtime, const Operation& operation, const
     const std::unique_ptr<Plan> plan = operation.plan(runtime, test_case.problem, config);
     const Uploaded uploaded = upload(device, test_case);
     DeviceBuffer workspace(device, std::max<std::size_t>(plan->workspace_bytes(), 256));
+    device.fill(workspace.get(), 0xff, workspace.bytes());
     plan->bind(uploaded.bindings, workspace.get())->execute(nullptr);
     device.synchronize(nullptr);
     return download(device, test_case, uploaded);

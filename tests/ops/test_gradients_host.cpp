@@ -31,26 +31,26 @@ TEST_CASE("the host tier's gradients agree with float64 for every combination of
     check_gradient_terms(suite, 32, DType::f32);
 }
 
-TEST_CASE("the host tier's gradients serve packed batches with empty sequences", "[gradients][field-39]") {
+TEST_CASE("the host tier's gradients serve packed batches with empty sequences", "[gradients][slow][field-39]") {
     AttentionSuite suite("cpu", "host");
     check_gradient_packed(suite, 64, DType::f32);
     check_gradient_mixed_lengths(suite, 64, DType::f32);
 }
 
-TEST_CASE("the host tier drops the weights that the float64 reference drops", "[gradients][dropout]") {
+TEST_CASE("the host tier drops the weights that the float64 reference drops", "[gradients][slow][dropout]") {
     AttentionSuite suite("cpu", "host");
     check_dropout(suite, 64, DType::f32);
     check_dropout(suite, 32, DType::bf16);
 }
 
 TEST_CASE("the host tier gives the same gradients again, with a full mask, and for each part of a batch",
-          "[gradients][field-31][field-40]") {
+          "[gradients][slow][field-31][field-40]") {
     AttentionSuite suite("cpu", "host");
     check_gradient_bits(suite, 64, DType::f32);
     check_gradient_bits(suite, 32, DType::bf16);
 }
 
-TEST_CASE("the host tier's gradients go through strided views", "[gradients]") {
+TEST_CASE("the host tier's gradients go through strided views", "[gradients][slow]") {
     AttentionSuite suite("cpu", "host");
     check_gradient_views(suite, 64, DType::bf16);
 }
@@ -72,7 +72,7 @@ TEST_CASE("every training candidate of the host tier agrees with float64", "[gra
     }
 }
 
-TEST_CASE("the plain kernels of the CPU device agree with float64 in every pass", "[gradients]") {
+TEST_CASE("the plain kernels of the CPU device agree with float64 in every pass", "[gradients][slow]") {
     AttentionSuite suite("cpu", "host");
     const Config plain = da::operation().reference_config(suite.runtime().device().info());
     for (da::Pass pass : {da::Pass::training_forward, da::Pass::backward})
@@ -101,7 +101,7 @@ TEST_CASE("the host tier's gradients serve a long sequence among two hundred sho
     }
 }
 
-TEST_CASE("hidden queries and keys take part in dropout on the host tier", "[gradients][dropout][field-30]") {
+TEST_CASE("hidden queries and keys take part in dropout on the host tier", "[gradients][slow][dropout][field-30]") {
     AttentionSuite suite("cpu", "host");
     using enum da::MaskPattern;
     for (da::Pass pass : {da::Pass::training_forward, da::Pass::backward})
@@ -111,7 +111,7 @@ TEST_CASE("hidden queries and keys take part in dropout on the host tier", "[gra
                                                 77, true));
 }
 
-TEST_CASE("fast fp32 is computed like strict on the host tier", "[gradients]") {
+TEST_CASE("fast fp32 is computed like strict on the host tier", "[gradients][slow]") {
     AttentionSuite suite("cpu", "host");
     const TestCase strict =
         da::make_case(gradient_problem(140, 32, DType::f32, false), da::MaskPattern::none, {}, 5, true);
@@ -127,7 +127,7 @@ TEST_CASE("fast fp32 is computed like strict on the host tier", "[gradients]") {
 }
 
 // Equal scores and values that are unit vectors: output (i, j) is the weight of key j for query i.
-TEST_CASE("the host tier drops exactly the weights of dropout_keep_mask", "[gradients][dropout]") {
+TEST_CASE("the host tier drops exactly the weights of dropout_keep_mask", "[gradients][slow][dropout]") {
     AttentionSuite suite("cpu", "host");
     da::Problem problem = training_problem(da::Pass::training_forward, 117, 128, DType::f32, true, 0.3f);
     TestCase data = da::make_case(problem, da::MaskPattern::holes, {}, 1, false);
@@ -172,7 +172,7 @@ TEST_CASE("Child: digest of training", "[.child]") {
     std::printf("digest=%s\n", to_hex(digest.finish()).c_str());
 }
 
-TEST_CASE("training on the CPU gives the same bits whatever the number of threads", "[gradients][field-31]") {
+TEST_CASE("training on the CPU gives the same bits whatever the number of threads", "[gradients][slow][field-31]") {
     std::set<std::string> digests;
     for (const char* threads : {"1", "2", "7"}) {
         const test::Finished finished =

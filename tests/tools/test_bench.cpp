@@ -27,6 +27,33 @@ Json measured(const TempDir& home, const std::vector<std::string>& arguments, in
 
 }  // namespace
 
+TEST_CASE("bench refuses numbers that mean nothing, by name", "[bench]") {
+    const TempDir home;
+    const std::vector<std::vector<std::string>> wrong = {{"--tokens", "0"},
+                                                         {"--tokens", "100", "--length", "64"},
+                                                         {"--peak-tflops", "nan", "--peak-gbs", "1"},
+                                                         {"--peak-tflops", "1", "--peak-gbs", "inf"}};
+    for (const std::vector<std::string>& each : wrong) {
+        std::vector<std::string> arguments = {"bench", "--device", "cpu"};
+        arguments.insert(arguments.end(), each.begin(), each.end());
+        const Outcome outcome = run_turbotune(home, arguments);
+        INFO(each.front() << " " << outcome.err);
+        CHECK(outcome.exit_code == 2);
+        CHECK(outcome.err.find("turbotune: error: ") != std::string::npos);
+    }
+}
+
+TEST_CASE("bench names a problem that does not fit into memory and measures the others", "[bench]") {
+    const TempDir home;
+    const Outcome outcome = run_turbotune(home, {"bench", "--device", "cpu", "--length", "16,4000000", "--batch", "4",
+                                                 "--heads", "64", "--head-dim", "128", "--repeats", "2", "--json"});
+    CHECK(outcome.exit_code == 1);
+    const Json report = parse_json(outcome.out, "standard output");
+    REQUIRE(report["rows"].size() == 2);
+    CHECK(report["rows"][1]["failure"].get<std::string>().find("out of memory") != std::string::npos);
+    CHECK(report["rows"][1]["latency"].is_null());
+}
+
 TEST_CASE("bench measures every combination of the lists and counts what the definition needs", "[bench]") {
     const TempDir home;
     const Json report = measured(home, {"--length", "32,64", "--dtype", "f32,bf16", "--head-dim", "32"});

@@ -18,7 +18,7 @@ const std::filesystem::path kRoot = TURBOTUNE_SOURCE_DIR;
 std::string tree_digest(const std::string& folder) {
     std::vector<std::string> paths;
     for (const auto& each : std::filesystem::recursive_directory_iterator(kRoot / folder))
-        if (each.is_regular_file()) paths.push_back(std::filesystem::relative(each.path(), kRoot).string());
+        if (each.is_regular_file()) paths.push_back(each.path().lexically_relative(kRoot).string());
     std::sort(paths.begin(), paths.end());
     Sha256 hash;
     for (const std::string& path : paths) {

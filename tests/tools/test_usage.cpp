@@ -21,6 +21,17 @@ void check_refused(const std::vector<std::string>& arguments, int exit_code, con
 
 }  // namespace
 
+TEST_CASE("More compile threads than any machine has are refused by name", "[usage]") {
+    const TempDir home;
+    for (const std::vector<std::string>& arguments :
+         {std::vector<std::string>{"--preset", "quick", "--device", "cpu", "--jobs", "100000"},
+          {"cache", "warm", "--arch", "cpu", "--preset", "quick", "--jobs", "100000"}}) {
+        const Outcome outcome = run_turbotune(home, arguments);
+        CHECK(outcome.exit_code == 2);
+        CHECK(outcome.err.find("--jobs") != std::string::npos);
+    }
+}
+
 TEST_CASE("Unknown flags and commands are refused with a hint", "[cli]") {
     check_refused({"--prset", "quick"}, 2, "did you mean --preset?");
     check_refused({"inspct"}, 2, "did you mean inspect?");

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <memory>
+#include <new>
 
 #include "bench_options.h"
 #include "commands.h"
@@ -37,8 +39,10 @@ struct Report {
 std::optional<Peaks> peaks_of(const BenchCommand& command, const DeviceInfo& device, const Fields& problem) {
     std::optional<Peaks> peaks = known_peaks(device, problem);
     if (command.peak_tflops == 0 && command.peak_gigabytes == 0) return peaks;
-    if (command.peak_tflops < 0) throw InvalidArgument("--peak-tflops", "must be above 0");
-    if (command.peak_gigabytes < 0) throw InvalidArgument("--peak-gbs", "must be above 0");
+    if (!(command.peak_tflops >= 0) || std::isinf(command.peak_tflops))
+        throw InvalidArgument("--peak-tflops", "must be a number above 0");
+    if (!(command.peak_gigabytes >= 0) || std::isinf(command.peak_gigabytes))
+        throw InvalidArgument("--peak-gbs", "must be a number above 0");
     if (!peaks && command.peak_tflops == 0) throw InvalidArgument("--peak-gbs", "needs --peak-tflops on this device");
     if (!peaks && command.peak_gigabytes == 0)
         throw InvalidArgument("--peak-tflops", "needs --peak-gbs on this device");
@@ -49,7 +53,7 @@ std::optional<Peaks> peaks_of(const BenchCommand& command, const DeviceInfo& dev
     return peaks;
 }
 
-// Mistakes in the problem end everything; what fails on the device is told, and the others go on.
+// A mistake in the first problem ends everything; what fails later or on the device is told, and the others go on.
 Row measure(const BenchCommand& command, Runtime& runtime, const Operation& operation, const Fields& problem,
             const BenchOptions& options) {
     Row row{problem, std::nullopt, std::nullopt, ""};
@@ -63,6 +67,8 @@ Row measure(const BenchCommand& command, Runtime& runtime, const Operation& oper
         throw InvalidArgument("--config", std::string(error.what()).substr(error.argument().size() + 2));
     } catch (const Error& error) {
         row.failure = error.what();
+    } catch (const std::bad_alloc&) {
+        row.failure = "out of host memory";
     }
     return row;
 }
@@ -95,6 +101,9 @@ Report measure_all(const BenchCommand& command) {
             report.rows.push_back(measure(command, runtime, operation, problems[i], options));
         } catch (const Interrupted&) {
             report.interrupted = true;
+        } catch (const InvalidArgument& error) {
+            if (report.rows.empty()) throw;  // else what is measured would be lost
+            report.rows.push_back({problems[i], std::nullopt, std::nullopt, error.what()});
         }
         report.interrupted |= *interrupts.count() > 0;
     }
@@ -160,7 +169,12 @@ Json row_json(const Row& row) {
     Json out;
     out["problem"] = to_json(row.problem);
     out["failure"] = row.failure;
-    if (!row.result) return out;
+    if (!row.result) {
+        for (const char* name : {"config", "origin", "note", "latency", "host_us", "flops", "tflops", "bytes", "gbs",
+                                 "floor_ms", "share_of_floor", "workspace_bytes", "rotated_bytes", "cold", "kernels"})
+            out[name] = nullptr;
+        return out;
+    }
     const BenchResult& result = *row.result;
     out["config"] = to_json(result.selection.config);
     out["origin"] = result.selection.origin;

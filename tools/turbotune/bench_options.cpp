@@ -69,7 +69,8 @@ void BenchCommand::add_to(CLI::App& app) {
     add("--op", operation, "The operation; default disentangled_attention", "A", what);
     for (const FieldFlag& each : kFieldFlags) add(each.flag, values[each.flag], each.help, each.type, what);
     app.add_flag("--mask", mask, "With a keep mask (random right padding)")->group(what);
-    add("--tokens", tokens, "Rows of the batch in all, instead of --batch: batch is N / length", "N", what);
+    add("--tokens", tokens, "Rows of the batch in all, instead of --batch: batch is N / length", "N", what)
+        ->check([](const std::string& text) { return text == "0" ? "0 is no number of rows" : ""; });
     add("--set", set, "Any other field of the problem, such as position_buckets=128; may be repeated", "NAME=VALUE",
         what);
     const char* const how = "How";
@@ -110,8 +111,12 @@ std::vector<Fields> BenchCommand::problems(const Operation& chosen) const {
     if (tokens == 0) return all;
     if (tokens < 0) throw InvalidArgument("--tokens", fmt::format("{} is no number of rows", tokens));
     if (!values.at("--batch").empty()) throw InvalidArgument("--tokens", "and --batch exclude each other");
-    for (Fields& problem : all)
-        problem.set("batch", std::max<std::int64_t>(1, tokens / std::max<std::int64_t>(1, problem.integer("length"))));
+    for (Fields& problem : all) {
+        const std::int64_t length = problem.integer("length");
+        if (length > 0 && (tokens < length || tokens % length != 0))
+            throw InvalidArgument("--tokens", fmt::format("{} is no multiple of length {}", tokens, length));
+        problem.set("batch", length > 0 ? tokens / length : 1);
+    }
     return all;
 }
 

@@ -63,8 +63,8 @@ void add_devices(const std::string& arch, const std::vector<LoadedProfile>& prof
 }
 
 WarmOptions warm_options(const Options& options) {
-    if (options.warm.jobs < 0)
-        throw InvalidArgument("--jobs", fmt::format("{} is not a number of threads", options.warm.jobs));
+    if (options.warm.jobs < 0 || options.warm.jobs > 1024)
+        throw InvalidArgument("--jobs", fmt::format("{} is not a number of threads from 0 to 1024", options.warm.jobs));
     WarmOptions warm = options.warm;
     SweepOptions sweep;
     options.workloads.apply(&sweep);

@@ -44,8 +44,9 @@ Json report_json(const Options& options, const RetargetReport& report) {
 }
 
 int run_retarget(const Options& options) {
-    if (options.retarget.jobs < 0)
-        throw InvalidArgument("--jobs", fmt::format("{} is not a number of threads", options.retarget.jobs));
+    if (options.retarget.jobs < 0 || options.retarget.jobs > 1024)
+        throw InvalidArgument("--jobs",
+                              fmt::format("{} is not a number of threads from 0 to 1024", options.retarget.jobs));
     std::FILE* const stream = options.json ? stderr : stdout;
     Progress progress(stream);
     const Interrupts interrupts;

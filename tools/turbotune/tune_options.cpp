@@ -42,7 +42,8 @@ void TuneOptions::add_to(CLI::App& app) {
 SweepOptions TuneOptions::sweep_options() const {
     SweepOptions options;
     workloads.apply(&options);
-    if (jobs < 0) throw InvalidArgument("--jobs", fmt::format("{} is not a number of threads", jobs));
+    if (jobs < 0 || jobs > 1024)
+        throw InvalidArgument("--jobs", fmt::format("{} is not a number of threads from 0 to 1024", jobs));
     if (!(time_budget_s >= 0))
         throw InvalidArgument("--time-budget", fmt::format("{} is not a number of seconds", time_budget_s));
     if (!shard.empty()) {

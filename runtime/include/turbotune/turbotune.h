@@ -180,7 +180,8 @@ typedef enum turbotune_pass {
 
 typedef enum turbotune_layout {
     TURBOTUNE_PADDED = 0, /* [B, L, H*D] */
-    TURBOTUNE_PACKED = 1  /* [T, H*D]; sequence b has rows cu_seqlens[b] to cu_seqlens[b+1] - 1 */
+    TURBOTUNE_PACKED = 1  /* [T, H*D]; sequence b has rows cu_seqlens[b] to cu_seqlens[b+1] - 1;
+                             cu_seqlens begins with 0, never falls and ends with T */
 } turbotune_layout;
 
 typedef enum turbotune_dtype { TURBOTUNE_F32 = 0, TURBOTUNE_F16 = 1, TURBOTUNE_BF16 = 2 } turbotune_dtype;
@@ -251,8 +252,8 @@ typedef struct turbotune_disentangled_attention_buffers {
 TURBOTUNE_API void turbotune_disentangled_attention_buffers_init(turbotune_disentangled_attention_buffers* buffers,
                                                                  size_t struct_size);
 
-/* Whether the runtime's device serves the problem: TURBOTUNE_OK, or the status that plan_create would return. Compiles
- * nothing. */
+/* Whether the runtime's device has kernels for the problem: TURBOTUNE_OK, TURBOTUNE_UNSUPPORTED or
+ * TURBOTUNE_INVALID_ARGUMENT. Compiles nothing; asks neither profiles nor the policy. */
 TURBOTUNE_API turbotune_status turbotune_disentangled_attention_supported(
     turbotune_runtime* runtime, const turbotune_disentangled_attention_problem* problem);
 

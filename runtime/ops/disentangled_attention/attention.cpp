@@ -43,6 +43,9 @@ void check_boundaries(const Problem& problem, const std::int32_t* bounds) {
                 "cu_seqlens", fmt::format("sequence {} has rows {} to {}, of {} tokens with at most {} in a sequence",
                                           b, first, last, problem.tokens, problem.length));
     }
+    if (bounds[0] != 0 || bounds[problem.batch] != problem.tokens)
+        throw InvalidArgument("cu_seqlens", fmt::format("must begin with 0 and end with {} tokens, but covers {} to {}",
+                                                        problem.tokens, bounds[0], bounds[problem.batch]));
 }
 
 struct PreparedLaunch {
@@ -153,9 +156,9 @@ void AttentionPlan::execute(const Buffers& buffers, StreamHandle stream) const {
     const Problem& problem = state_->problem;
     const bool packed = problem.layout == Layout::packed;
     const bool backward = problem.pass == Pass::backward;
-    if (packed && problem.tokens == 0 && !backward) return;  // empty tensors have no address
     check_buffers(problem, buffers, state_->alignment, state_->workspace_bytes);
     if (packed && state_->device->info().kind == DeviceKind::cpu) check_boundaries(problem, buffers.cu_seqlens);
+    if (packed && problem.tokens == 0 && !backward) return;
     const CurrentContext current(*state_->device);
     auto launch_all = [&](auto params) {
         set_buffers(params, problem, buffers);

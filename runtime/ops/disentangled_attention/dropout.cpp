@@ -10,7 +10,7 @@ namespace turbotune::disentangled_attention {
 void set_probability(DropoutParams& params, float probability) {
     const auto threshold = static_cast<unsigned>(std::min(65535.0, std::round(double(probability) * 65536)));
     for (int i = 0; i < 16; ++i) params.threshold[i] = (threshold >> (15 - i)) & 1u ? ~0u : 0u;
-    params.scale = static_cast<float>(1.0 / (1.0 - double(probability)));
+    params.scale = 65536.0f / static_cast<float>(65536 - threshold);  // of the threshold, so that the mean stays
 }
 
 void set_seed(DropoutParams& params, std::uint64_t seed, std::uint64_t offset) {

@@ -204,11 +204,13 @@ class DisentangledAttention : public Operation {
     // there). Backward: five and, for each table, three.
     double flops(const Fields& fields) const override {
         const Problem problem = Problem::from_fields(fields);
-        const double slots = std::min(2.0 * problem.span(), 2.0 * problem.length - 1);
+        // Of packed sequences only the number of rows is known: the least work is that of equal lengths.
+        const double length = problem.layout == Layout::packed ? rows_of(problem) / problem.batch : problem.length;
+        const double slots = std::min(2.0 * problem.span(), std::max(0.0, 2.0 * length - 1));
         const double tables = int(problem.c2p) + int(problem.p2c);
         const bool backward = problem.pass == Pass::backward;
         return rows_of(problem) * problem.heads * problem.head_dim *
-               ((backward ? 10.0 : 4.0) * problem.length + (backward ? 6.0 : 2.0) * slots * tables);
+               ((backward ? 10.0 : 4.0) * length + (backward ? 6.0 : 2.0) * slots * tables);
     }
 
     // Forward: q, k, v, out, the tables, the mask, lse. Backward: also dout and the gradients.

@@ -70,7 +70,7 @@ struct Task {
         if (p.dropout > 0) {
             set_probability(dropout, p.dropout);
             set_seed(dropout, seed, offset);
-            kept_scale = 1.0 / (1.0 - double(p.dropout));
+            kept_scale = double(dropout.scale);
         }
     }
 

@@ -2,7 +2,9 @@
 // mask and cgroup quota), or TURBOTUNE_CPU_THREADS.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <exception>
 
 namespace turbotune {
 
@@ -17,18 +19,26 @@ class ThreadPool {
     using Body = void (*)(void* context, std::size_t index, int thread);
     void run(std::size_t count, Body body, void* context);
 
-    // The same for a callable: calls visit(first, end) for every piece of [0, count) of at most `piece` indices.
+    // The same for a callable: calls visit(first, end) for every piece of [0, count) of at most `piece` indices. The
+    // first exception is thrown here when all have ended.
     template <class Visit>
     void run_pieces(std::size_t count, std::size_t piece, Visit visit) {
         struct Context {
             std::size_t count, piece;
             Visit* visit;
-        } context{count, piece, &visit};
+            std::atomic<bool> failed{false};
+            std::exception_ptr error;
+        } context{count, piece, &visit, {}, {}};
         run((count + piece - 1) / piece, [](void* shared, std::size_t index, int) {
-            const Context& c = *static_cast<const Context*>(shared);
+            Context& c = *static_cast<Context*>(shared);
             const std::size_t first = index * c.piece, left = c.count - first;
-            (*c.visit)(first, first + (left < c.piece ? left : c.piece));
+            try {
+                (*c.visit)(first, first + (left < c.piece ? left : c.piece));
+            } catch (...) {
+                if (!c.failed.exchange(true)) c.error = std::current_exception();
+            }
         }, &context);
+        if (context.error) std::rethrow_exception(context.error);
     }
 
     // At least `bytes` of 64-byte aligned scratch that belongs to `thread` (< threads()) between

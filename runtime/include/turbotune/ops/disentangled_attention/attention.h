@@ -17,7 +17,7 @@ struct Buffers {
     const void* position_key = nullptr;     // [2*span, H*D]; needed with c2p
     const void* position_query = nullptr;   // [2*span, H*D]; needed with p2c
     const std::uint8_t* mask = nullptr;     // [B, L], 1 = keep; needed with problem.mask
-    const std::int32_t* cu_seqlens = nullptr;   // [B + 1]; needed when packed
+    const std::int32_t* cu_seqlens = nullptr;   // [B + 1], from 0 to T, never falling; needed when packed
     void* out = nullptr;                    // like q; backward reads it
     float* lse = nullptr;                   // [B, H, L] (packed [H, T]) fp32, base 2; training_forward writes it,
                                             // backward reads it
@@ -35,6 +35,7 @@ struct Buffers {
     std::uint64_t dropout_offset = 0;
 };
 
+// A plan holds kernels and constants of its runtime, which must outlive it.
 class AttentionPlan {
   public:
     // Throws as Operation::plan. `stream` is only asked whether it is being captured.
