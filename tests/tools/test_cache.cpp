@@ -109,3 +109,18 @@ TEST_CASE("cache commands refuse a directory that is not there", "[cli]") {
     }
     CHECK(read_text(home / "file") == "mine");
 }
+
+TEST_CASE("cache commands fail on a folder that programs refuse, with the reason", "[cli]") {
+    const TempDir home;
+    fill(home, 1);
+    const std::string directory = home / "cache";
+    std::filesystem::permissions(directory, std::filesystem::perms::all);
+    for (const char* verb : {"list", "verify", "clear"}) {
+        const Outcome outcome = run_turbotune(home, {"cache", verb, "--directory", directory});
+        INFO(verb << outcome.out << outcome.err);
+        CHECK(outcome.exit_code == 1);
+        CHECK(outcome.err.find("can be written by others") != std::string::npos);
+    }
+    std::filesystem::permissions(directory, std::filesystem::perms::owner_all);
+    CHECK(run_turbotune(home, {"cache", "verify", "--directory", directory}).exit_code == 0);
+}

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
@@ -27,6 +28,13 @@ void check_directory(const std::string& directory) {
         throw InvalidArgument("--directory", directory + " does not exist");
     if (error) throw InvalidArgument("--directory", directory + ": " + error.message());
     if (!std::filesystem::is_directory(status)) throw InvalidArgument("--directory", directory + " is no directory");
+}
+
+// A store that programs would refuse, such as one that others can write to, is no store that is good.
+void check_usable(const std::string& directory) {
+    if (directory.empty()) return;
+    Store store({.directory = directory});
+    if (store.directory().empty()) throw Error(ErrorCode::store, store.reason());
 }
 
 Json entry_json(const StoreEntryInfo& entry) {
@@ -94,9 +102,10 @@ int clear(const CacheOptions& options) {
     } else {
         fmt::print("{}\n{} removed\n", where(store), counted(removed, "entry", "entries"));
         for (const StoreEntryInfo& each : left)
-            fmt::print("left: {}{}{}\n", each.path, each.problem.empty() ? "" : ": ", each.problem);
+            fmt::print("left: {}: {}\n", each.path, each.problem.empty() ? "cannot be removed" : each.problem);
     }
-    return kDone;
+    const bool stuck = std::any_of(left.begin(), left.end(), [](const auto& each) { return each.problem.empty(); });
+    return stuck ? kFailures : kDone;
 }
 
 }  // namespace
@@ -129,6 +138,7 @@ void add_cache(CLI::App& app, Action& chosen) {
         command->callback([options, run = verb.run, &chosen] {
             chosen = [options, run] {
                 check_directory(options->directory);
+                check_usable(options->directory);
                 return run(*options);
             };
         });
