@@ -12,7 +12,6 @@ check, time and small need PyTorch with a CUDA device. Cubins are kept in --cach
 import argparse
 import ctypes
 import glob
-import hashlib
 import itertools
 import json
 import math
@@ -23,7 +22,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from da_kernels import DTYPES, Kernel, Nvrtc, masks, render, report, slot_table  # noqa: E402
+from da_kernels import DTYPES, Kernel, Nvrtc, compile_cached, masks, render, report, slot_table  # noqa: E402
 
 KERNELS = ("prepare", "mma_kv", "mma_q", "mma_position", "finish")
 
@@ -84,18 +83,8 @@ def configs_of(head_dim):
 # --- compiling -------------------------------------------------------------------------------------------------------
 
 def build_cached(nvrtc, cache, key, target):
-    kernel, p = key
-    source = render(f"disentangled_attention/backward_{kernel}.cu", dict(p))
-    path = os.path.join(cache, hashlib.sha256(f"{target} {source}".encode()).hexdigest()[:32])
-    if os.path.exists(path + ".cubin"):
-        return open(path + ".cubin", "rb").read(), open(path + ".log").read()
-    cubin, log = nvrtc.compile(source, f"backward_{kernel}.cu", target)
-    os.makedirs(cache, exist_ok=True)
-    for name, data in ((".log", log.encode()), (".cubin", cubin)):
-        with open(path + name + ".part", "wb") as out:
-            out.write(data)
-        os.rename(path + name + ".part", path + name)
-    return cubin, log
+    name = f"backward_{key[0]}.cu"
+    return compile_cached(nvrtc, cache, render(f"disentangled_attention/{name}", dict(key[1])), name, target)
 
 
 def build_all(args, keys):

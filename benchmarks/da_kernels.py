@@ -91,17 +91,20 @@ class Nvrtc:
 
 
 def build_cached(nvrtc, cache, key, target):
-    """(cubin, log) of a kernel key, from the folder `cache` when it is there."""
-    source = source_of(key[0], dict(key[1]))
+    return compile_cached(nvrtc, cache, source_of(key[0], dict(key[1])), f"forward_{key[0]}.cu", target)
+
+
+def compile_cached(nvrtc, cache, source, name, target):
+    """(cubin, log) of a source, from the folder `cache` when it is there."""
     path = os.path.join(cache, hashlib.sha256(f"{target} {source}".encode()).hexdigest()[:32])
     if os.path.exists(path + ".cubin"):
         return open(path + ".cubin", "rb").read(), open(path + ".log").read()
-    cubin, log = nvrtc.compile(source, f"forward_{key[0]}.cu", target)
+    cubin, log = nvrtc.compile(source, name, target)
     os.makedirs(cache, exist_ok=True)
-    for name, data in ((".log", log.encode()), (".cubin", cubin)):
-        with open(path + name + ".part", "wb") as out:
+    for end, data in ((".log", log.encode()), (".cubin", cubin)):
+        with open(path + end + ".part", "wb") as out:
             out.write(data)
-        os.rename(path + name + ".part", path + name)
+        os.rename(path + end + ".part", path + end)
     return cubin, log
 
 

@@ -13,9 +13,7 @@ import json
 import math
 import os
 import re
-import signal
 import sys
-import time
 
 import sm90_forward
 from sm90_forward import LaunchConfig, Attribute, masks, render, slot_table
@@ -462,35 +460,16 @@ def time_lengths(torch, driver, config):
         print(f"  {length}: {'  '.join(text)}", flush=True)
 
 
-def run_variants(directory, options):
-    import torch
-    for variant in json.load(open(os.path.join(directory, "variants.json"))):
-        if os.environ.get("ONLY", variant["name"]) != variant["name"]:
-            continue
-        print(variant["name"], flush=True)
-        child = os.fork()
-        if child == 0:
-            try:
-                torch.backends.cuda.matmul.allow_tf32 = False
-                torch.cuda.init()
-                torch.empty(1, device="cuda")
-                driver = Driver(torch, os.path.join(directory, variant["name"]), variant["config"])
-                if "--no-check" not in options and "nocheck" not in variant["name"]:
-                    check(torch, driver, variant["config"], "--small" in options)
-                if "--no-time" not in options and variant["config"]["head_dim"] == 64 and "notime" not in variant["name"]:
-                    time_lengths(torch, driver, variant["config"])
-            except Exception as error:
-                print("  FAILED", repr(error)[:600], flush=True)
-                os._exit(1)
-            os._exit(0)
-        deadline = time.time() + SECONDS_PER_VARIANT
-        while os.waitpid(child, os.WNOHANG)[0] == 0:
-            if time.time() > deadline:
-                print("  HUNG or too slow", flush=True)
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                break
-            time.sleep(0.02)
+def run(directory, options):
+    def measure(torch, variant):
+        driver = Driver(torch, os.path.join(directory, variant["name"]), variant["config"])
+        timed, checked = sm90_forward.wanted(variant, options)
+        if checked:
+            check(torch, driver, variant["config"], "--small" in options)
+        if timed:
+            time_lengths(torch, driver, variant["config"])
+
+    sm90_forward.run_variants(directory, SECONDS_PER_VARIANT, measure)
 
 
 if __name__ == "__main__":
@@ -499,4 +478,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "compile":
         compile_variants(sys.argv[2], sys.argv[3:])
     else:
-        run_variants(sys.argv[2], sys.argv[3:])
+        run(sys.argv[2], sys.argv[3:])

@@ -406,9 +406,9 @@ def time_lengths(torch, driver, config):
     print("  ms " + " ".join(f"{t:.4f}" for t in row), flush=True)
 
 
-def run_variants(directory, options):
+def run_variants(directory, seconds, measure):
+    """measure(torch, variant) for every variant of the folder, each in a process of its own, killed after `seconds`."""
     import torch
-    print("lengths " + " ".join(map(str, LENGTHS)), flush=True)
     for variant in json.load(open(os.path.join(directory, "variants.json"))):
         if os.environ.get("ONLY", variant["name"]) != variant["name"]:
             continue
@@ -419,16 +419,12 @@ def run_variants(directory, options):
                 torch.backends.cuda.matmul.allow_tf32 = False
                 torch.cuda.init()
                 torch.empty(1, device="cuda")
-                driver = Driver(torch, os.path.join(directory, variant["name"] + ".cubin"), variant["config"])
-                if "--no-time" not in options and variant["config"]["head_dim"] == 64 and "notime" not in variant["name"]:
-                    time_lengths(torch, driver, variant["config"])
-                if "--no-check" not in options and "nocheck" not in variant["name"]:
-                    check(torch, driver, variant["config"])
+                measure(torch, variant)
             except Exception as error:
-                print("  FAILED", error, flush=True)
+                print("  FAILED", repr(error)[:600], flush=True)
                 os._exit(1)
             os._exit(0)
-        deadline = time.time() + SECONDS_PER_VARIANT
+        deadline = time.time() + seconds
         while os.waitpid(child, os.WNOHANG)[0] == 0:
             if time.time() > deadline:
                 print("  HUNG or too slow", flush=True)
@@ -438,10 +434,30 @@ def run_variants(directory, options):
             time.sleep(0.02)
 
 
+def wanted(variant, options):
+    """Whether the variant is to be timed, and to be checked."""
+    name = variant["name"]
+    return ("--no-time" not in options and variant["config"]["head_dim"] == 64 and "notime" not in name,
+            "--no-check" not in options and "nocheck" not in name)
+
+
+def run(directory, options):
+    def measure(torch, variant):
+        driver = Driver(torch, os.path.join(directory, variant["name"] + ".cubin"), variant["config"])
+        timed, checked = wanted(variant, options)
+        if timed:
+            time_lengths(torch, driver, variant["config"])
+        if checked:
+            check(torch, driver, variant["config"])
+
+    print("lengths " + " ".join(map(str, LENGTHS)), flush=True)
+    run_variants(directory, SECONDS_PER_VARIANT, measure)
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 3 or sys.argv[1] not in ("compile", "run"):
         sys.exit(__doc__)
     if sys.argv[1] == "compile":
         compile_variants(sys.argv[2], sys.argv[3:])
     else:
-        run_variants(sys.argv[2], sys.argv[3:])
+        run(sys.argv[2], sys.argv[3:])

@@ -6,6 +6,7 @@
 #include "backward_kernels.h"
 #include "catch.h"
 #include "disentangled_attention/params.h"
+#include "model_gpus.h"
 #include "tier.h"
 #include "turbotune/base/error.h"
 #include "turbotune/kernel/compiler.h"
@@ -14,24 +15,9 @@
 
 using namespace turbotune;
 using namespace turbotune::disentangled_attention;
+using namespace turbotune::testing;
 
 namespace {
-
-DeviceInfo gpu(int cc_major, int multiprocessors, std::int64_t shared_per_block) {
-    DeviceInfo info;
-    info.kind = DeviceKind::cuda;
-    info.cc_major = cc_major;
-    info.device_class.arch = "sm_" + std::to_string(10 * cc_major);
-    info.device_class.sm_count = multiprocessors;
-    info.device_class.shared_per_block = shared_per_block;
-    info.registers_per_sm = 65536;
-    return info;
-}
-
-// A100, H200, RTX 5090: opt-in shared memory of one block.
-std::vector<DeviceInfo> gpus() {
-    return {gpu(8, 108, 163 * 1024), gpu(9, 132, 227 * 1024), gpu(12, 170, 99 * 1024)};
-}
 
 Problem backward_problem(int length = 700, int head_dim = 64) {
     Problem problem;
@@ -45,14 +31,6 @@ Problem backward_problem(int length = 700, int head_dim = 64) {
 
 Config first_config(const Problem& problem) {
     return mma_tier().candidates(workload_of(problem), gpus()[1]).at(0);
-}
-
-bool have_nvrtc() {
-    try {
-        return !nvrtc_targets().empty();
-    } catch (const CompileError&) {
-        return false;
-    }
 }
 
 }  // namespace
@@ -86,13 +64,13 @@ TEST_CASE("the first backward candidate depends on the length, not on what fits"
     auto first = [](int length, const DeviceInfo& device) {
         return operation().heuristic(workload_of(backward_problem(length)), device);
     };
-    for (const DeviceInfo& device : {gpus()[0], gpus()[2]}) {  // those without the sm90 tier
+    for (const DeviceInfo& device : {gpus()[0], gpus().back()}) {  // those without the sm90 tier
         CHECK(first(512, device).text("tier") == "mma");
         CHECK(first(512, device).integer("kv_groups") == 2);
         CHECK(first(8192, device).integer("kv_groups") == 4);
     }
     CHECK(first(512, gpus()[0]).integer("position_tiles") == 2);
-    CHECK(first(512, gpus()[2]).integer("position_tiles") == 1);  // of 99 KiB
+    CHECK(first(512, gpus().back()).integer("position_tiles") == 1);  // of 99 KiB
 }
 
 TEST_CASE("a backward config of the mma tier is checked field by field", "[tiers]") {

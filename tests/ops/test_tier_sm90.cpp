@@ -3,6 +3,7 @@
 #include <set>
 
 #include "catch.h"
+#include "model_gpus.h"
 #include "tier.h"
 #include "turbotune/base/error.h"
 #include "turbotune/kernel/compiler.h"
@@ -11,19 +12,9 @@
 
 using namespace turbotune;
 using namespace turbotune::disentangled_attention;
+using namespace turbotune::testing;
 
 namespace {
-
-DeviceInfo hopper() {
-    DeviceInfo info;
-    info.kind = DeviceKind::cuda;
-    info.cc_major = 9;
-    info.device_class.arch = "sm_90";
-    info.device_class.sm_count = 132;
-    info.device_class.shared_per_block = 227 * 1024;
-    info.registers_per_sm = 65536;
-    return info;
-}
 
 std::vector<Workload> forward() {
     return operation().workloads({Preset::exhaustive,
@@ -45,14 +36,6 @@ Problem sample(int length = 512, int head_dim = 64) {
 
 Config first_config(const Problem& problem) {
     return sm90_tier().candidates(workload_of(problem), hopper()).at(0);
-}
-
-bool have_nvrtc() {
-    try {
-        return !nvrtc_targets().empty();
-    } catch (const CompileError&) {
-        return false;
-    }
 }
 
 }  // namespace

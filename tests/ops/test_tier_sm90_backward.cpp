@@ -5,6 +5,7 @@
 
 #include "catch.h"
 #include "disentangled_attention/params.h"
+#include "model_gpus.h"
 #include "tier.h"
 #include "turbotune/base/error.h"
 #include "turbotune/kernel/compiler.h"
@@ -13,19 +14,9 @@
 
 using namespace turbotune;
 using namespace turbotune::disentangled_attention;
+using namespace turbotune::testing;
 
 namespace {
-
-DeviceInfo hopper() {
-    DeviceInfo info;
-    info.kind = DeviceKind::cuda;
-    info.cc_major = 9;
-    info.device_class.arch = "sm_90";
-    info.device_class.sm_count = 132;
-    info.device_class.shared_per_block = 227 * 1024;
-    info.registers_per_sm = 65536;
-    return info;
-}
 
 std::vector<Workload> backward(const std::string& head_dim) {
     return operation().workloads({Preset::exhaustive,
@@ -63,14 +54,6 @@ Config with_tiled(const Problem& problem, int tiled) {
     for (const Config& config : candidates(problem))
         if (config.integer("tiled") == tiled) return config;
     throw InvalidArgument("tiled", "no such candidate");
-}
-
-bool have_nvrtc() {
-    try {
-        return !nvrtc_targets().empty();
-    } catch (const CompileError&) {
-        return false;
-    }
 }
 
 }  // namespace

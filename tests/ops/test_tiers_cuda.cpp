@@ -4,6 +4,7 @@
 
 #include "catch.h"
 #include "disentangled_attention/params.h"
+#include "model_gpus.h"
 #include "tier.h"
 #include "turbotune/base/error.h"
 #include "turbotune/kernel/compiler.h"
@@ -12,27 +13,9 @@
 
 using namespace turbotune;
 using namespace turbotune::disentangled_attention;
+using namespace turbotune::testing;
 
 namespace {
-
-DeviceInfo gpu(int cc_major, int cc_minor, int multiprocessors, std::int64_t shared_per_block) {
-    DeviceInfo info;
-    info.kind = DeviceKind::cuda;
-    info.name = "a GPU";
-    info.cc_major = cc_major;
-    info.cc_minor = cc_minor;
-    info.device_class.arch = "sm_" + std::to_string(10 * cc_major + cc_minor);
-    info.device_class.sm_count = multiprocessors;
-    info.device_class.shared_per_block = shared_per_block;
-    info.registers_per_sm = 65536;
-    return info;
-}
-
-// A100, H200, B200, RTX 5090: opt-in shared memory of one block.
-std::vector<DeviceInfo> gpus() {
-    return {gpu(8, 0, 108, 163 * 1024), gpu(9, 0, 132, 227 * 1024), gpu(10, 0, 148, 227 * 1024),
-            gpu(12, 0, 170, 99 * 1024)};
-}
 
 std::vector<Workload> workloads_of(const char* pass, const char* precision) {
     return operation().workloads({Preset::exhaustive,
@@ -51,14 +34,6 @@ Workload one_workload(const char* head_dim = "64", const char* precision = "half
                      {"length", {"512"}},
                      {"head_dim", {head_dim}}}})
         .at(0);
-}
-
-bool have_nvrtc() {
-    try {
-        return !nvrtc_targets().empty();
-    } catch (const CompileError&) {
-        return false;
-    }
 }
 
 void check_candidates(const Tier& tier, const char* pass, const char* precision, std::size_t fewest) {
