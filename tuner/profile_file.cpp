@@ -72,6 +72,7 @@ ProfileFile::ProfileFile(std::string path, Profile fresh) : path_(target_of(path
     need_writable_folder(path_);
     if (!file_exists(path_)) return;
     const FileLock lock = FileLock::acquire(path_ + ".lock", std::chrono::seconds(20));  // judged and set aside by one
+    if (!file_exists(path_)) return;  // another one set it aside meanwhile
     Profile found = load_profile(path_);
     if (found.device_class != profile_.device_class)
         throw InvalidArgument(path_, fmt::format("was measured on {}, this device is {}; name another output",
