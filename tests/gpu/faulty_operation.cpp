@@ -34,8 +34,7 @@ extern "C" __global__ void __launch_bounds__(128) faulty(float* in, float* out, 
     const unsigned long long start = nanoseconds();
     if (config::kind == null_write) *reinterpret_cast<volatile int*>(0) = 1;
     if (config::kind == trap) asm volatile("trap;");
-    if (config::kind == endless)
-        for (volatile int forever = 1; forever;) {}
+    while (config::kind == endless && nanoseconds() != 0) {}
     const int written = config::kind == nothing ? 0 : config::kind == half ? length / 2 : length;
     for (int i = threadIdx.x; i < written; i += 128) {
         float value = 2 * in[i];

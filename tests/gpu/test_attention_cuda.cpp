@@ -105,7 +105,7 @@ TEST_CASE("large activations stay finite in every tier", "[gpu][attention][field
     for_every_tier([](AttentionSuite& suite, DType dtype) { check_large_activations(suite, dtype); });
 }
 
-TEST_CASE("every candidate of a tier agrees with float64, not only the first", "[gpu][attention]") {
+TEST_CASE("every candidate of a tier agrees with float64, not only the first", "[gpu][attention][long]") {
     Runtime runtime(private_options("0"));
     const Operation& operation = da::operation();
     const DeviceInfo& device = runtime.device().info();

@@ -45,7 +45,7 @@ struct GpuBench {
 TEST_CASE(
     "candidates that fault, trap, hang, write half, nothing or the wrong thing are recorded on a GPU, and the best of "
     "the rest wins",
-    "[gpu][faults][field-15][field-17][field-19]") {
+    "[gpu][alone][faults][field-15][field-17][field-19]") {
     ScopedVariable patience("TURBOTUNE_WATCHDOG_S", "5");
     const std::vector<std::pair<const char*, const char*>> expected = {{"null_write", "fault"},
                                                                        {"trap", "fault"},
@@ -96,7 +96,7 @@ TEST_CASE(
     CHECK(again.worker_restarts == 0);
 }
 
-TEST_CASE("on a GPU the first candidate being wrong rejects it alone", "[gpu][faults][field-16]") {
+TEST_CASE("on a GPU the first candidate being wrong rejects it alone", "[gpu][alone][faults][field-16]") {
     GpuBench bench({toy_config("wrong", 1), toy_config("good", 100), toy_config("good", 200)});
     const SweepReport report = bench.run();
     CHECK(report.candidates_measured == 2);

@@ -9,7 +9,7 @@
 using namespace turbotune;
 using namespace turbotune::testing;
 
-TEST_CASE("every tier meets the golden values of every pass in every dtype it serves", "[gpu][golden]") {
+TEST_CASE("every tier meets the golden values of every pass in every dtype it serves", "[gpu][golden][long]") {
     Runtime runtime(private_options("0"));
     const Operation& operation = da::operation();
     const DeviceInfo& device = runtime.device().info();

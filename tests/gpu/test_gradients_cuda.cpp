@@ -79,7 +79,7 @@ TEMPLATE_TEST_CASE_SIG("gradients go through strided views", "[gpu][gradients]",
                     [](AttentionSuite& suite, DType dtype) { check_gradient_views(suite, head_dim, dtype); });
 }
 
-TEST_CASE("every training candidate of a tier agrees with float64, not only the first", "[gpu][gradients]") {
+TEST_CASE("every training candidate of a tier agrees with float64, not only the first", "[gpu][gradients][long]") {
     const DeviceInfo& device = open_device("0").info();
     for (const std::string& name : device.tiers()) {
         if (name == "host") continue;

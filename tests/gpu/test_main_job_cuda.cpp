@@ -17,17 +17,18 @@ using namespace turbotune::testing;
 namespace {
 
 struct Scratch {
-    std::string path;
+    std::string path, store;
     Scratch() {
         char name[] = "/tmp/turbotune-gpu-XXXXXX";
         path = ::mkdtemp(name);
+        store = path + "/cache";
     }
     ~Scratch() { std::filesystem::remove_all(path); }
 };
 
 // Exit code of the program, its standard output in DIR/out.
 int run_program(const Scratch& scratch, const std::string& arguments) {
-    const std::string command = "TURBOTUNE_CACHE_DIR=" + scratch.path + "/cache " TURBOTUNE_BUILD_DIR "/turbotune " +
+    const std::string command = "TURBOTUNE_CACHE_DIR=" + scratch.store + " " TURBOTUNE_BUILD_DIR "/turbotune " +
                                 arguments + " >" + scratch.path + "/out 2>" + scratch.path + "/err </dev/null";
     const int status = std::system(command.c_str());
     INFO(command << "\n" << read_file(scratch.path + "/err").value_or(""));
@@ -44,7 +45,7 @@ TEST_CASE("the quick preset tunes on the GPU, resumes with nothing to measure, a
     const std::string tune = "--preset quick --device 0 --json --output " + profile_path;
     REQUIRE(run_program(scratch, tune) == 0);
     const Profile profile = load_profile(profile_path);
-    REQUIRE(profile.entries.size() == 3);
+    REQUIRE(profile.entries.size() == 12);
     for (const ProfileEntry& entry : profile.entries) {
         INFO(entry.workload.to_string());
         CHECK(entry.latency.median > 0);
@@ -79,7 +80,8 @@ TEST_CASE("the quick preset tunes on the GPU, resumes with nothing to measure, a
     REQUIRE_THROWS_AS(da::AttentionPlan::create(runtime, problem), ProfileMiss);
 }
 
-TEST_CASE("validate passes every known case on the GPU", "[gpu][main_job]") {
-    const Scratch scratch;
+TEST_CASE("validate passes every known case on the GPU", "[gpu][main_job][long]") {
+    Scratch scratch;
+    scratch.store = private_options("0").store.directory;
     CHECK(run_program(scratch, "validate --cases " TURBOTUNE_TEST_DATA " --device 0") == 0);
 }
