@@ -59,6 +59,23 @@ __device__ __forceinline__ float load_element(const void* tensor, s64 index) {
         return to_float<type>(static_cast<const u16*>(tensor)[index]);
 }
 
+// Eight elements from `index` on: one or two loads where they begin at a multiple of 16 bytes.
+template <int type>
+__device__ __forceinline__ void load_elements(float (&to)[8], const void* tensor, s64 index) {
+    const char* from = static_cast<const char*>(tensor) + index * (type == dtype_f32 ? 4 : 2);
+    if (reinterpret_cast<s64>(from) % 16 != 0) {
+        for (int i = 0; i < 8; ++i) to[i] = load_element<type>(tensor, index + i);
+    } else if constexpr (type == dtype_f32) {
+        const Float4 low = reinterpret_cast<const Float4*>(from)[0], high = reinterpret_cast<const Float4*>(from)[1];
+        to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+        to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+    } else {
+        const Words4 words = *reinterpret_cast<const Words4*>(from);
+        const u32 word[4] = {words.x, words.y, words.z, words.w};
+        for (int i = 0; i < 4; ++i) to[2 * i] = low_of<type>(word[i]), to[2 * i + 1] = high_of<type>(word[i]);
+    }
+}
+
 template <int type>
 __device__ __forceinline__ void store_element(void* tensor, s64 index, float value) {
     if constexpr (type == dtype_f32)

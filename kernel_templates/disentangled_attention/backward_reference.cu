@@ -99,9 +99,15 @@ __device__ void compute_pair(Shared& s, const BackwardParams& p, const Head& h, 
             float score = 0.0f, dp = 0.0f, delta = 0.0f;
             for (int d = 0; d < head_dim; ++d) {
                 score += s.q[r][d] * s.k[c][d];
-                if (c2p) score += s.q[r][d] * load_element<dtype>(p.position_key, pk + d);
-                if (p2c) score += s.k[c][d] * load_element<dtype>(p.position_query, pq + d);
                 dp += s.dout[r][d] * s.v[c][d];
+            }
+#pragma unroll 1
+            for (int d0 = 0; d0 < head_dim; d0 += 8) {
+                float table[8];
+                if (c2p) load_elements<dtype>(table, p.position_key, pk + d0);
+                for (int d = 0; c2p && d < 8; ++d) score += s.q[r][d0 + d] * table[d];
+                if (p2c) load_elements<dtype>(table, p.position_query, pq + d0);
+                for (int d = 0; p2c && d < 8; ++d) score += s.k[c][d0 + d] * table[d];
             }
             for (int n = 0; n < side; ++n) delta += s.partial[r][n];
             const s64 row = packed ? h.head * p.tokens + h.first + i : s64(h.number) * p.length + i;

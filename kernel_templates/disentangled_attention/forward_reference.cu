@@ -25,11 +25,17 @@ __device__ float score(const ForwardParams& p, const float* q_row, s64 k_row, s6
     const int clamped = delta < -p.band ? -p.band : delta > p.band ? p.band : delta;
     const s64 slot = p.slots[clamped + p.band];
     float sum = 0.0f;
-    for (int d = 0; d < head_dim; ++d) {
-        const float k = load_element<dtype>(p.k, k_row + d);
-        sum += q_row[d] * k;
-        if (c2p) sum += q_row[d] * load_element<dtype>(p.position_key, pk_head + slot * p.position_key_row + d);
-        if (p2c) sum += k * load_element<dtype>(p.position_query, pq_head + slot * p.position_query_row + d);
+#pragma unroll 2
+    for (int d0 = 0; d0 < head_dim; d0 += 8) {
+        float k[8], pk[8], pq[8];
+        load_elements<dtype>(k, p.k, k_row + d0);
+        if (c2p) load_elements<dtype>(pk, p.position_key, pk_head + slot * p.position_key_row + d0);
+        if (p2c) load_elements<dtype>(pq, p.position_query, pq_head + slot * p.position_query_row + d0);
+        for (int d = 0; d < 8; ++d) {
+            sum += q_row[d0 + d] * k[d];
+            if (c2p) sum += q_row[d0 + d] * pk[d];
+            if (p2c) sum += k[d] * pq[d];
+        }
     }
     return sum * p.scale_log2;
 }
