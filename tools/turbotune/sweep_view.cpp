@@ -24,10 +24,16 @@ std::string SweepView::progress_text(const SweepEvent& event) const {
     return text + "  " + event.workload.to_string();
 }
 
+void SweepView::print(const std::string& line) {
+    if (!verbose_) return progress_.print(line);
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
+    progress_.print(fmt::format("{:7.2f} {}", passed.count(), line));
+}
+
 void SweepView::candidate(const SweepEvent& event, const char* verb) {
     if (!verbose_) return;
-    progress_.print(fmt::format("  {}{}/{} {}: {}", several_devices_ ? place(event) + ' ' : "", event.candidate_index,
-                                event.candidate_count, verb, event.text));
+    print(fmt::format("  {}{}/{} {}: {}", several_devices_ ? place(event) + ' ' : "", event.candidate_index,
+                      event.candidate_count, verb, event.text));
 }
 
 void SweepView::on(const SweepEvent& event) {
@@ -35,17 +41,17 @@ void SweepView::on(const SweepEvent& event) {
     const std::string head = fmt::format("{} {}", place(event), event.workload.to_string());
     switch (event.kind) {
         case Kind::started:
-            progress_.print(event.text);
+            print(event.text);
             return;
         case Kind::workload_started:
-            if (verbose_) progress_.print(head);
+            if (verbose_) print(head);
             break;
         case Kind::workload_resumed:
-            if (verbose_) progress_.print(head + ": already measured");
+            if (verbose_) print(head + ": already measured");
             break;
         case Kind::workload_skipped:
             ++skipped_[event.text];
-            if (verbose_) progress_.print(fmt::format("{}: skipped: {}", head, event.text));
+            if (verbose_) print(fmt::format("{}: skipped: {}", head, event.text));
             break;
         case Kind::compiled:
             candidate(event, "compiled");
@@ -57,13 +63,13 @@ void SweepView::on(const SweepEvent& event) {
             candidate(event, "measured");
             break;
         case Kind::workload_finished:
-            progress_.print(fmt::format("{}: {}", head, event.text));
+            print(fmt::format("{}: {}", head, event.text));
             break;
         case Kind::workload_failed:
-            progress_.print(fmt::format("{}: failed: {}", head, event.text));
+            print(fmt::format("{}: failed: {}", head, event.text));
             break;
         case Kind::workload_handed_over:
-            progress_.print(fmt::format("{}: left to another device: {}", head, event.text));
+            print(fmt::format("{}: left to another device: {}", head, event.text));
             break;
         case Kind::saved:
             return;
