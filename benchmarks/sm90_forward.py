@@ -21,7 +21,7 @@ ROOT = os.environ.get("TURBOTUNE_TEMPLATE_DIR") or \
     os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kernel_templates")
 KERNEL, EXPAND = "disentangled_attention_forward_sm90", "disentangled_attention_expand_positions"
 DEFAULTS = dict(head_dim=64, dtype=2, c2p=True, p2c=True, mask=False, packed=False, lse=True, warpgroups=2, block_n=128,
-                stages=2, aligned=True, contiguous=False,
+                stages=2, aligned=True, boxes=True, contiguous=False,
                 spare_chunks=0, resident=False, prefetch=False, dropout=False)
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192)
 ONE_LENGTH = int(os.environ.get("ONE_LENGTH", "0"))
@@ -65,8 +65,9 @@ def shared_bytes(c):
     if c["p2c"]:
         scratch += 32 + 4 * units * (1 if shared_t else groups) * (32 * ((128 if shared_t else 64) + 24) + 16)
     total = 2 * c["stages"] * c["block_n"] * width + (c["c2p"] + c["p2c"]) * ring * 64 * width + 64 * groups * width
-    total += scratch + 4 * width * bias + (16 * c["stages"] + 144) * c["mask"]
-    return total + 8 * (4 * c["stages"] + ring * bias + 2 + 2 * groups * c["p2c"])
+    total += scratch + 4 * width * bias + (16 * c["stages"] + 32) * c["mask"]
+    total += c["stages"] * units * 512 * groups * c["dropout"]
+    return total + 8 * (4 * c["stages"] + ring * bias + 3 + 2 * groups * c["p2c"])
 
 
 def compile_source(nvrtc, source):
@@ -179,6 +180,25 @@ def keep_mask(torch, p, batch_head, length):
     return (word >> (j & 1) * 16 + (i >> 3 & 1) * 8 + (j >> 3 & 7) & 1) == 0
 
 
+class TensorMaps:
+    """ForwardMaps of params.h: q, k and v as tensor maps, one after the other."""
+
+    def __init__(self, cuda, config, p, rows):
+        self.memory = ctypes.create_string_buffer(3 * 128 + 64)
+        self.address = -(-ctypes.addressof(self.memory) // 64) * 64
+        dim, kind = config["head_dim"], 6 if config["dtype"] == 1 else 9   # CU_TENSOR_MAP_DATA_TYPE_FLOAT16, _BFLOAT16
+        batch, length = (1, rows) if config["packed"] else (p.batch, p.length)
+        for i, n in enumerate("qkv"):
+            strides = [2 * getattr(p, n + "_" + step) for step in ("row", "head", "batch")]
+            status = cuda.cuTensorMapEncodeTiled(
+                ctypes.c_void_p(self.address + 128 * i), kind, 4, ctypes.c_void_p(getattr(p, n)),
+                (ctypes.c_uint64 * 4)(dim, length, p.heads, batch), (ctypes.c_uint64 * 3)(*strides),
+                (ctypes.c_uint32 * 4)(min(dim, 64), 64, 1, 1), (ctypes.c_uint32 * 4)(1, 1, 1, 1), 0,
+                3 if dim >= 64 else 2, 2, 0)   # swizzle of 128 or 64 bytes, promotion to 128 bytes in L2, zeros beyond
+            if status:
+                raise RuntimeError(f"tensor map of {n}: driver error {status}")
+
+
 class Attribute(ctypes.Structure):
     _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_int * 15)]
 
@@ -207,27 +227,29 @@ class Driver:
         if status:
             raise RuntimeError(f"driver error {status}")
 
-    def enqueue(self, function, grid, block, shared, p, programmatic):
+    def enqueue(self, function, grid, block, shared, p, programmatic, maps=None):
         attribute = Attribute(6, 0, 1)   # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         launch = LaunchConfig((grid, 1, 1), (block, 1, 1), shared, self.torch.cuda.current_stream().cuda_stream,
                               ctypes.pointer(attribute), int(programmatic))
-        argument = (ctypes.c_void_p * 1)(ctypes.addressof(p))
+        argument = (ctypes.c_void_p * 2)(ctypes.addressof(p), maps.address if maps else None)
         self.check(self.cuda.cuLaunchKernelEx(ctypes.byref(launch), function, argument, None))
 
-    def launch(self, p):
-        rows = 64 * self.config["warpgroups"]
+    def launch(self, problem):
+        p, rows = problem.p, 64 * self.config["warpgroups"]
         if self.expand:
             chunks = (p.band + 63) // 64 + (p.band + 126) // 64 + 1
             self.enqueue(self.expand, p.heads * chunks, 256, 0, p, False)
         blocks = min(self.sms, (p.length + rows - 1) // rows * p.batch * p.heads)
-        self.enqueue(self.function, blocks, rows * 2 + 128, self.shared, p, self.expand is not None)
+        if not problem.maps:
+            problem.maps = TensorMaps(self.cuda, self.config, p, problem.rows)
+        self.enqueue(self.function, blocks, 2 * rows + 128, self.shared, p, self.expand is not None, problem.maps)
 
 
 class Problem:
     def __init__(self, torch, config, batch, heads, length, buckets=256, longest=512, fused=False, mask=None, lengths=None,
                  seed=0, scale=1.0):
         torch.manual_seed(seed)
-        self.torch, self.config, self.mask, self.lengths = torch, config, mask, lengths
+        self.torch, self.config, self.mask, self.lengths, self.maps = torch, config, mask, lengths, None
         dim, dtype = config["head_dim"], torch.float16 if config["dtype"] == 1 else torch.bfloat16
         self.batch, self.heads, self.length, self.dim = batch, heads, length, dim
         self.rows = sum(lengths) if lengths else batch * length
@@ -342,8 +364,8 @@ def check_cases(torch, c):
                 yield f"{name} {length}", Problem(torch, c, 3, 2, length, *tables[length % 3], mask=mask)
         return
     if c["resident"]:
-        for length in (1, 63, 64, 65, 127, 128):
-            yield f"{length}", Problem(torch, c, 30, 12, length, seed=length)
+        for length in (1, 63, 64, 65, 127, 128):   # 31 sequences: blocks of the grid meet two heads
+            yield f"{length}", Problem(torch, c, 31, 12, length, seed=length)
             yield f"{length} narrow", Problem(torch, c, 30, 5, length, *tables[1 + length % 2], seed=length)
         return
     for length in (1, 7, 63, 64, 65, 127, 128, 129, 191, 193, 255, 256, 300, 384, 512, 513, 640, 1000, 1500, 2100):
@@ -357,11 +379,11 @@ def check(torch, driver, config, tolerance=2e-2):
     worst = [("", 0, 0, 0)] * 2
     failures = 0
     for name, problem in check_cases(torch, config):
-        driver.launch(problem.p)
+        driver.launch(problem)
         torch.cuda.synchronize()
         first = problem.out.clone()
         errors = problem.errors()
-        driver.launch(problem.p)
+        driver.launch(problem)
         torch.cuda.synchronize()
         same = torch.equal(first, problem.out)
         bad = not errors[0] <= tolerance or (config["lse"] and not errors[2] <= 2e-2) or not same
@@ -373,7 +395,7 @@ def check(torch, driver, config, tolerance=2e-2):
     length = 128 if config["resident"] else 300
     big = Problem(torch, config, 2, 2, length, 32, 64, mask=torch.ones(2, length) if config["mask"] else None,
                   lengths=[length, 100] if config["packed"] else None, scale=3e3 if config["dtype"] == 1 else 1e4)
-    driver.launch(big.p)
+    driver.launch(big)
     torch.cuda.synchronize()
     finite = bool(torch.isfinite(big.out).all())
     print(f"  checked: {failures} failures; worst {worst[0][0]}: max {worst[0][1]:.2e} rms {worst[0][2]:.2e} "
@@ -390,13 +412,13 @@ def time_lengths(torch, driver, config):
         mask = torch.ones(batch, length) if config["mask"] else None
         problem = Problem(torch, config, batch, 12, length, mask=mask, lengths=[length] * batch if config["packed"] else None)
         for _ in range(2):
-            driver.launch(problem.p)
+            driver.launch(problem)
         times = []
         for _ in range(15):
             flush.zero_()
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
-            driver.launch(problem.p)
+            driver.launch(problem)
             end.record()
             torch.cuda.synchronize()
             times.append(begin.elapsed_time(end))

@@ -13,6 +13,28 @@ __device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u
                  : "memory");
 }
 
+// One arrival, and bytes that its phase waits for as well.
+__device__ __forceinline__ void barrier_arrive_bytes(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// A box of a tensor map of four dimensions, which lies among the kernel's parameters. Coordinates of its first element;
+// what is beyond the tensor becomes zeros.
+template <class Map>
+__device__ __forceinline__ void copy_box(u32 to, const Map& map, int x, int y, int z, int w, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+        "%5}], [%6];" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
+        : "memory");
+}
+template <class Map>
+__device__ __forceinline__ void prefetch_box(const Map& map, int x, int y, int z, int w) {
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(x), "r"(y),
+                 "r"(z), "r"(w)
+                 : "memory");
+}
+
 // With a programmatic launch: lets the next grid start, and waits for the grid before this one and its writes.
 __device__ __forceinline__ void allow_next_grid() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -42,6 +42,11 @@ __device__ __forceinline__ bool barrier_test(u32 barrier, u32 parity) {
     return over != 0;
 }
 
+// For warps that run ahead: asks seldom, which leaves the issue slots to others.
+__device__ __forceinline__ void barrier_wait_asleep(u32 barrier, u32 parity) {
+    while (!barrier_test(barrier, parity)) asm volatile("nanosleep.u32 32;");
+}
+
 // Orders what this thread wrote to shared memory, by stores and landed cp.async, before wgmma's reads of it by whoever
 // is signalled afterwards. PTX ISA, "Async proxy".
 __device__ __forceinline__ void async_proxy_fence() {

@@ -7,8 +7,9 @@
 //   far   when every |i-j| >= band: all its pairs share one end slot e, so that q_i.PK_e is a constant of the row and
 //         k_j.PQ_e is folded into the operand, (q_i + PQ_e).k_j. It costs what plain attention does.
 //   near  otherwise: sm90_position.cuh.
-// q, k, v rows may lie anywhere (16-byte aligned with `aligned`): the producer copies rows with cp.async. PK and PQ
-// come by bulk copies of chunks of 64 distances, which expand_positions.cu laid out in the workspace.
+// q, k, v come as boxes of tensor maps with `boxes`, else row by row, which may lie anywhere (16-byte aligned with
+// `aligned`). PK and PQ come by bulk copies of chunks of 64 distances, which expand_positions.cu laid out in the
+// workspace.
 #include "config"
 #include "disentangled_attention/params.h"
 #include "common/types.cuh"
@@ -39,25 +40,26 @@ using namespace config;
 #include "disentangled_attention/sm90_near.cuh"
 #include "disentangled_attention/sm90_consumer.cuh"
 
+static_assert(!boxes || aligned, "tensor maps want rows that are 16-byte aligned");
 static_assert(shared_end == shared_bytes, "the launch's dynamic shared memory");
 
 // Registers of a thread after the warpgroups split what a launch of 384 threads got, 168 each.
-constexpr int consumer_registers = mask && head_dim < 128 ? 216 : 224;
-constexpr int producer_registers = mask && head_dim < 128 ? 72 : 56;
+constexpr int producer_registers = dropout ? 56 : 40;
+constexpr int consumer_registers = dropout ? 224 : 232;
 
 }  // namespace
 
 extern "C" __global__ __launch_bounds__(threads, 1) void disentangled_attention_forward_sm90(
-    const __grid_constant__ ForwardParams p) {
+    const __grid_constant__ ForwardParams p, const __grid_constant__ ForwardMaps maps) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 shared = shared_address(memory);
     const int thread = int(threadIdx.x);
     if (thread == 0) {
-        constexpr int filled = producer_threads, taken = 128 * warpgroups;
+        constexpr int taken = 128 * warpgroups;
         for (int i = 0; i < stages; ++i) {
-            barrier_init(shared + k_full + 8 * i, filled + int(has_bias));
+            barrier_init(shared + k_full + 8 * i, 1 + int(has_bias) + draw_warps);
             barrier_init(shared + k_empty + 8 * i, taken);
-            barrier_init(shared + v_full + 8 * i, filled);
+            barrier_init(shared + v_full + 8 * i, 1);
             barrier_init(shared + v_empty + 8 * i, taken);
         }
         for (int i = 0; has_bias && i < ring; ++i) barrier_init(shared + strip_empty + 8 * i, taken);
@@ -65,14 +67,15 @@ extern "C" __global__ __launch_bounds__(threads, 1) void disentangled_attention_
             barrier_init(shared + t_full + 8 * i, shared_t ? taken : 128);
             barrier_init(shared + t_empty + 8 * i, shared_t ? taken : 128);
         }
-        barrier_init(shared + q_full, filled);
-        barrier_init(shared + q_empty, taken);
+        barrier_init(shared + tail_full, 1);
+        barrier_init(shared + q_full, 1 + int(has_bias));
+        barrier_init(shared + q_empty, taken + (mask ? draw_warps : 0));
         barrier_init_fence();
     }
     __syncthreads();
     if (thread >= 128 * warpgroups) {
         if constexpr (warpgroups == 2) registers_lower<producer_registers>();
-        produce(p, memory, shared, thread - 128 * warpgroups);
+        produce(p, maps, memory, shared, thread - 128 * warpgroups);
     } else {
         if constexpr (warpgroups == 2) registers_raise<consumer_registers>();
         Consumer(p, memory, shared, thread).run();

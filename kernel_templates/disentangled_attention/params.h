@@ -10,6 +10,17 @@ struct DropoutParams {
     float scale;                      // 1 / (1 - p), of the weights kept
 };
 
+// A tensor map of the CUDA driver; opaque.
+struct alignas(64) TensorMap {
+    unsigned long long words[16];
+};
+
+// The rows of q, k and v as tensor maps, for kernels that load boxes: dimensions (d, row, head, batch), packed: batch 1;
+// boxes of 64 rows x min(head_dim, 64), swizzled by the bytes of their rows.
+struct ForwardMaps {
+    TensorMap q, k, v;
+};
+
 struct ForwardParams {
     const void* q;                    // element (b, i, h, d) at b*q_batch + i*q_row + h*q_head + d
     const void* k;

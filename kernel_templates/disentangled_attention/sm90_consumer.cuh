@@ -31,7 +31,7 @@ struct Consumer : NearTiles {
         int lane_in_warp = lane.lane;
         asm volatile("" : "+r"(lane_in_warp));
         u16* out = static_cast<u16*>(p.out) + (packed ? 0 : item.batch * p.out_batch) +
-                   (item.first + row0) * p.out_row + item.head * p.out_head;
+                   s64(item.first + row0) * p.out_row + item.head * p.out_head;
         const unsigned char* from = memory + (stage - shared);
 #pragma unroll
         for (int i = 0; i < 16 * row_chunks / 32; ++i) {
@@ -58,30 +58,32 @@ struct Consumer : NearTiles {
             u32 q[dim_steps][4];
             Rows rows;
             rows.hidden = 0;
-            if constexpr (dropout)
-                dropout_rows = {u32(item.batch * p.heads + item.head),
-                                (item.row0 / 16 + 4 * group + lane.warp) * 8 + lane.g};
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int i = item.row0 + 64 * group + 16 * lane.warp + lane.g + 8 * half;
-                if (mask && i < item.length && !p.mask[item.batch * p.mask_batch + i]) rows.hidden |= 1u << half;
                 rows.m[half] = masked_score;
                 rows.l[half] = 0.0f;
             }
 #pragma unroll
             for (int i = 0; i < head_dim / 2; ++i) o[i] = 0.0f;
 
+            if constexpr (resident) {  // the producer asks for new chunks before it loads Q
+                if (resident_head >= 0 && resident_head != item.head) release_chunks(tile_chunks);
+                resident_head = item.head;
+            }
             barrier_wait(shared + q_full, q_parity);
             q_parity ^= 1;
             int first_key = 0, key_count = item.length;
             if constexpr (mask) {
                 const int* range = reinterpret_cast<const int*>(memory + range_offset);
-                first_key = range[0], key_count = range[1], hidden_rows = range[2] != 0;
+                first_key = range[0], key_count = range[1], hidden = range[2];
+                const u32 word = u32(range[4 + 2 * group + lane.warp / 2]) >> (16 * (lane.warp & 1) + lane.g);
+                rows.hidden = (word & 1) | (word >> 7 & 2);
             }
             const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, first_key, key_count);
-            if constexpr (resident) {
-                if (resident_head >= 0 && resident_head != item.head) release_chunks(tile_chunks);
-                resident_head = item.head;
+            if (mask && hidden == hidden_all) {
+                mean_tiles(o, rows, tiles.begin, tiles.end, item.length);
+                store(o, rows, item);
+                continue;
             }
 #pragma unroll 1
             for (int phase = 0; phase < 3; ++phase) {  // far at the high end, near, far at the low end

@@ -1,27 +1,22 @@
 // Dropout of packed probabilities. A patch of dropout.h is what a thread holds of a unit of 64 keys.
-// needs: sm90_layout.cuh, disentangled_attention/dropout.h
+// needs: sm90_layout.cuh
 
 // A thread's dropped elements of one tile; bits as in dropout.h. Empty without dropout.
 struct Dropped {
     u32 words[dropout ? units : 1];
 };
 
-// Where a thread's patches are, for one item.
-struct DropoutRows {
-    u32 batch_head;
-    int row_group;  // of the item's rows in this thread's accumulators
-
-    // Meant to run beside products in flight.
-    __device__ __forceinline__ Dropped draw(const DropoutParams& params, int tile, int c) const {
-        Dropped dropped;
-        if constexpr (dropout) {
+// What the producer drew for this thread, of the tile whose K is at `slot`. K's barrier has been waited for.
+__device__ __forceinline__ Dropped read_dropped(const unsigned char* memory, int slot, int thread) {
+    Dropped dropped;
+    if constexpr (dropout) {
+        const u32* words = reinterpret_cast<const u32*>(memory + dropped_offset) + thread;
 #pragma unroll
-            for (int unit = 0; unit < units; ++unit)
-                dropped.words[unit] = dropped_patch(params, batch_head, row_group, (tile * units + unit) * 4 + c);
-        }
-        return dropped;
+        for (int unit = 0; unit < units; ++unit)
+            dropped.words[unit] = words[(slot * units + unit) * (128 * warpgroups)];
     }
-};
+    return dropped;
+}
 
 // Clears the dropped ones among the probabilities of 16 keys. Both elements of a word have their bits 16 apart: shifted
 // to the top of two bytes, whose signs fill the word's halves.

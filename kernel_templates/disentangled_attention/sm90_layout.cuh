@@ -7,12 +7,15 @@
 //   scratch  [warps]: C [16][c_pitch] fp16; also stages the output
 //   T        [t_groups][16][t_pitch] fp16
 //   ends     [2][2][head_dim]: PK and PQ of the slots beyond the band, high end first
-//   bits     [stages][4] u32: kept keys of each tile; range [3] int: kept keys of the batch, whether a row is hidden;
-//   notes [2][4][16] barriers
+//   bits     [stages][4] u32: kept keys of each tile
+//   range    [8] int: the item's first kept key, one past the last, which rows are masked (Hidden), -, these rows [4]
+//   dropped  [stages][units][consumers] u32: patches of dropout.h
+//   barriers
 // needs: disentangled_attention/sm90_tiles.cuh, disentangled_attention/params.h, config
 
 constexpr bool has_bias = c2p || p2c;
 constexpr int block_m = 64 * warpgroups;
+constexpr int draw_warps = dropout ? 3 : 0;
 constexpr int producer_threads = 128;
 constexpr int threads = 128 * warpgroups + producer_threads;
 constexpr int units = block_n / 64;              // key groups of a tile whose T is computed at a time
@@ -50,13 +53,14 @@ constexpr int t_offset = scratch_offset + spill_bytes + 4 * warpgroups * warp_by
 constexpr int ends_offset = t_offset + (p2c ? spill_bytes : 0) + t_groups * t_group_bytes;
 constexpr int bits_offset = ends_offset + (has_bias ? 8 * head_dim : 0);
 constexpr int range_offset = bits_offset + (mask ? stages * 16 : 0);
-constexpr int notes_offset = range_offset + (mask ? 16 : 0);
-constexpr int barrier_offset = notes_offset + (mask ? 128 : 0);
+constexpr int dropped_offset = range_offset + (mask ? 32 : 0);
+constexpr int barrier_offset = dropped_offset + (dropout ? stages * units * 4 * 128 * warpgroups : 0);
 
 constexpr int k_full = barrier_offset, k_empty = k_full + 8 * stages, v_full = k_empty + 8 * stages,
               v_empty = v_full + 8 * stages, strip_empty = v_empty + 8 * stages,
               q_full = strip_empty + (has_bias ? 8 * ring : 0), q_empty = q_full + 8, t_full = q_empty + 8,
-              t_empty = t_full + (p2c ? 8 * warpgroups : 0), shared_end = t_empty + (p2c ? 8 * warpgroups : 0);
+              t_empty = t_full + (p2c ? 8 * warpgroups : 0), tail_full = t_empty + (p2c ? 8 * warpgroups : 0),
+              shared_end = tail_full + 8;
 
 static_assert(warpgroups == 1 || warpgroups == 2, "consumer warpgroups");
 static_assert(block_n == 64 || block_n == 128, "keys of a tile");
@@ -73,9 +77,17 @@ constexpr float largest_score = 0x1p100f;
 // log2 of how far scores may exceed the subtracted maximum before O is rescaled.
 constexpr float lazy = 8.0f;
 
+// The first `left` bits.
+__device__ __forceinline__ u32 range_word(int left) {
+    return left >= 32 ? 0xffffffffu : left <= 0 ? 0u : (1u << left) - 1;
+}
+
+// How many query rows of an item's block are masked.
+enum Hidden : int { hidden_none, hidden_some, hidden_all };
+
 struct Item {
     int batch, head, row0, length;
-    s64 first;    // packed: row of the tensors where the sequence starts
+    int first;    // packed: row of the tensors where the sequence starts
     bool exists;  // packed: false for blocks beyond the end of their sequence
 };
 
@@ -91,7 +103,7 @@ __device__ __forceinline__ Item locate_item(const ForwardParams& p, int index) {
     item.length = p.length;
     if constexpr (packed) {
         item.first = p.cu_seqlens[item.batch];
-        item.length = p.cu_seqlens[item.batch + 1] - int(item.first);
+        item.length = p.cu_seqlens[item.batch + 1] - item.first;
     }
     item.exists = item.row0 < item.length;
     return item;

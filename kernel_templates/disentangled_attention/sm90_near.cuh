@@ -60,7 +60,7 @@ struct NearTiles : FarTiles {
             job == 0 || product_of(job - 1).of_query != product.of_query || product_of(job - 1).unit != product.unit;
         const int own = warpgroups - 1 - group;  // first chunk under the rows of this warpgroup
         if constexpr (product.of_query) {
-            if constexpr (fresh)
+            if constexpr (job == 0)
                 load_operand<block_m, true>(operands.q, shared + q_offset, 64 * group + 16 * lane.warp, lane);
             chunk_product(x, operands.q, chunk(own + product.chunk) + pk_offset / 16);
         } else {
@@ -69,6 +69,8 @@ struct NearTiles : FarTiles {
                 load_operand<block_n, true>(operands.k, operands.k_tile, 64 * unit + 16 * lane.warp, lane);
             chunk_product(x, operands.k, chunk((shared_t ? 0 : own) + unit + product.chunk) + pq_offset / 16);
         }
+        if constexpr (c2p && job + 1 == t_products)  // so that the first product of Q need not wait for it
+            load_operand<block_m, true>(operands.q, shared + q_offset, 64 * group + 16 * lane.warp, lane);
     }
 
     // No work beside the products.
@@ -146,22 +148,27 @@ struct NearTiles : FarTiles {
         const bool v_ready = test(v_full + 8 * kv.slot, kv.parity);
         if constexpr (p2c) await(t_full + t_barrier(), t_parity);
         __syncwarp();
-#pragma unroll
-        for (int unit = 0; unit < units; ++unit) {
-            read_unit(part<32>(s, unit), at, unit);
-            add_scores(part<32>(s, unit), kv.slot, unit);
+        if constexpr (units == 2) {  // all loads come first: their latency would show
+            const UnitScores first_unit(at, 0), second(at, 1);
+            first_unit.add_up(part<32>(s, 0));
+            add_scores(part<32>(s, 0), kv.slot, 0);
+            second.add_up(part<32>(s, units - 1));
+            add_scores(part<32>(s, units - 1), kv.slot, 1);
+        } else {
+            UnitScores(at, 0).add_up(part<32>(s, 0));
+            add_scores(part<32>(s, 0), kv.slot, 0);
         }
         if constexpr (p2c) {
             release(t_empty + t_barrier());
             t_parity ^= 1;
         }
         __syncwarp();  // the warp's rows of C are read
-        const Dropped dropped = dropout_rows.draw(p.dropout, tile, lane.c);
+        const Dropped dropped = dropped_of(kv.slot);
         wgmma_wait<0>();
         settle(s);
         settle(o);
-        if (last && last_phase) release(q_empty);
         if (!first) release(v_empty + 8 * behind.slot);
+        if (last && last_phase) release(q_empty);
         hide(s, rows, kv.slot, length - tile * block_n);
         release(k_empty + 8 * kv.slot);
         Softmax softmax;
@@ -187,8 +194,8 @@ struct NearTiles : FarTiles {
         int t = begin;
 #pragma unroll 1
         for (; t < end - 1; ++t) near_tile<false>(o, rows, at, t, length, t == begin, false);
-        near_tile<true>(o, rows, at, t, length, t == begin, last_phase);
         if constexpr (!resident) release_chunks(warpgroups);
+        near_tile<true>(o, rows, at, t, length, t == begin, last_phase);
         wgmma_wait<0>();
         settle(o);
         release(v_empty + 8 * kv.behind().slot);

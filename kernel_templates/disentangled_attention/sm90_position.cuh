@@ -50,22 +50,29 @@ __device__ __forceinline__ void store_t(const ShiftedScores& x, const ScoreBuffe
     x.store<0, t_pitch>(at.t_store + (shared_t ? 0 : 4 * unit * t_group_bytes) + 128 * (t_chunks - 2 - number), active);
 }
 
-// Scores of one unit into its accumulators. All loads come first: one at a time their latency would show.
-__device__ __forceinline__ void read_unit(float (&s)[32], const ScoreBuffers& at, int unit) {
+// Position scores of one unit of a warp on their way into accumulators.
+struct UnitScores {
     u32 c[4][4], t[4][4];
+
+    __device__ __forceinline__ UnitScores(const ScoreBuffers& at, int unit) {
 #pragma unroll
-    for (int x = 0; x < 4; ++x) {
-        if constexpr (c2p) load_matrices(c[x], at.c_read + 128 * unit + 32 * x);
-        if constexpr (p2c) load_matrices_transposed(t[x], at.t_read + (4 * unit + x) * t_group_bytes);
-    }
-#pragma unroll
-    for (int x = 0; x < 4; ++x)
-#pragma unroll
-        for (int part = 0; part < 4; ++part) {
-            u32 sum = c2p ? c[x][part] : t[x][part];
-            if constexpr (c2p && p2c) asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(c[x][part]), "r"(t[x][part]));
-            const int first = (2 * x + (part >> 1)) * 4 + 2 * (part & 1);
-            s[first] = half_to_float(sum);
-            s[first + 1] = half_to_float(sum >> 16);
+        for (int x = 0; x < 4; ++x) {
+            if constexpr (c2p) load_matrices(c[x], at.c_read + 128 * unit + 32 * x);
+            if constexpr (p2c) load_matrices_transposed(t[x], at.t_read + (4 * unit + x) * t_group_bytes);
         }
-}
+    }
+
+    __device__ __forceinline__ void add_up(float (&s)[32]) const {
+#pragma unroll
+        for (int x = 0; x < 4; ++x)
+#pragma unroll
+            for (int part = 0; part < 4; ++part) {
+                u32 sum = c2p ? c[x][part] : t[x][part];
+                if constexpr (c2p && p2c)
+                    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(c[x][part]), "r"(t[x][part]));
+                const int first = (2 * x + (part >> 1)) * 4 + 2 * (part & 1);
+                s[first] = half_to_float(sum);
+                s[first + 1] = half_to_float(sum >> 16);
+            }
+    }
+};

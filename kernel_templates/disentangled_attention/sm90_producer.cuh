@@ -1,9 +1,13 @@
-// The producer warpgroup: fills the rings of K, V and distance chunks, and Q.
+// The producer warpgroup. Its first warp fills the rings of K, V and distance chunks, and Q; the others draw which
+// weights are dropped.
+//
+// With `boxes` tiles come as boxes of tensor maps, of 64 rows, and rows beyond the tensor are zeros. Otherwise the warp
+// copies rows itself. In packed tensors rows of the next sequence follow; those of V, which may be infinite, must not
+// meet a probability of zero and are cleared.
 // needs: sm90_layout.cuh, common/async_copy.cuh, common/bulk_copy.cuh, common/mbarrier.cuh,
-// disentangled_attention/sequence.cuh
+// disentangled_attention/dropout.h, disentangled_attention/sequence.cuh
 
-constexpr int producer_barrier = 8;  // named barrier of the producer's threads
-constexpr int row_step = producer_threads / row_chunks;
+constexpr int box_rows = 64;
 
 // Eight elements from global to shared memory; zeros when not valid.
 __device__ __forceinline__ void copy_chunk(u32 to, const u16* from, bool valid) {
@@ -17,9 +21,9 @@ __device__ __forceinline__ void copy_chunk(u32 to, const u16* from, bool valid) 
     }
 }
 
-// Signals what the producer copied, one arrival of each thread, after a fence: wgmma reads through another proxy. So a
-// thread must come back when its copies have landed; it does once it has issued the next ones, or before it would wait
-// for anything else.
+// Signals what the warp copied, by one arrival, after a fence: wgmma reads through another proxy. So the warp must come
+// back when its copies have landed; it does once it has issued the next ones, or before it would wait for anything
+// else.
 class Signals {
   public:
     // The copies issued since the last call belong to `barrier`.
@@ -35,7 +39,7 @@ class Signals {
     __device__ __forceinline__ void wait(u32 barrier, u32 parity) {
         if (__all_sync(0xffffffffu, barrier_test(barrier, parity))) return;
         flush();
-        barrier_wait(barrier, parity);
+        barrier_wait_asleep(barrier, parity);
         __syncwarp();
     }
 
@@ -44,7 +48,8 @@ class Signals {
     __device__ __forceinline__ void arrive() const {
         copy_async_wait<younger>();
         async_proxy_fence();
-        barrier_arrive(pending);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(pending);
     }
 
     u32 pending = 0;
@@ -52,169 +57,334 @@ class Signals {
 
 // Rows at or beyond `count` become zeros.
 template <int rows>
-__device__ __forceinline__ void copy_rows(u32 to, const u16* from, s64 stride, int count, int tid) {
-    const int row = tid / row_chunks, chunk = tid % row_chunks;
-    const u16* source = from + row * stride + chunk * 8;
-    const u32 target = chunk_address<rows>(to, row, chunk);
+__device__ __forceinline__ void copy_rows(u32 to, const u16* from, s64 stride, int count, int lane) {
+    constexpr int step = 32 / row_chunks;
+    const int first = lane / row_chunks, chunk = lane % row_chunks;
+#pragma unroll 2
+    for (int row = first; row < rows; row += step)
+        copy_chunk(chunk_address<rows>(to, row, chunk), from + (row < count ? row * stride + chunk * 8 : 0),
+                   row < count);
+}
+
+// Whether keys first + 32 i are kept, in bit i, by loads in flight together; not beyond the sequence.
+template <int reads>
+__device__ __forceinline__ u32 kept_keys(const ForwardParams& p, const Item& item, int first) {
+    const u8* keep = p.mask + item.batch * p.mask_batch + first;
+    u32 kept = 0;
 #pragma unroll
-    for (int i = 0; i < rows / row_step; ++i) {
-        const bool valid = row + i * row_step < count;
-        copy_chunk(target + i * row_step * row_bytes, valid ? source : from, valid);
-        source += row_step * stride;
-    }
+    for (int i = 0; i < reads; ++i) kept |= u32(first + 32 * i < item.length && keep[32 * i]) << i;
+    return kept;
 }
 
-// Rows from `first`, one a thread, into L2: device memory answers too late for a ring of few tiles.
-__device__ __forceinline__ void prefetch_rows(const u16* from, s64 stride, int first, int count, int rows, int tid) {
-    for (int row = tid; row < rows; row += producer_threads) {
-        if (first + row >= count) return;
-        const u16* line = from + (first + row) * stride;
-        prefetch_line(line);
-        if constexpr (head_dim == 128) prefetch_line(line + 64);
-    }
-}
-
-// Where the rows of an item's tensors start.
-struct ItemRows {
-    const u16 *q, *k, *v;  // q: of the item's first row
-
-    __device__ __forceinline__ ItemRows(const ForwardParams& p, const Item& item) {
-        const s64 batch = packed ? 0 : item.batch;
-        q = static_cast<const u16*>(p.q) + batch * p.q_batch + (item.first + item.row0) * p.q_row +
-            item.head * p.q_head;
-        k = static_cast<const u16*>(p.k) + batch * p.k_batch + item.first * p.k_row + item.head * p.k_head;
-        v = static_cast<const u16*>(p.v) + batch * p.v_batch + item.first * p.v_row + item.head * p.v_head;
-    }
-};
-
-__device__ __forceinline__ void prefetch_item(const ForwardParams& p, int index, int tid) {
-    const Item item = locate_item(p, index);
-    if (!item.exists) return;
-    const ItemRows rows(p, item);
-    prefetch_rows(rows.q, p.q_row, 0, item.length - item.row0, block_m, tid);
-    prefetch_rows(rows.k, p.k_row, 0, item.length, 2 * block_n, tid);
-    prefetch_rows(rows.v, p.v_row, 0, item.length, 2 * block_n, tid);
-}
-
-__device__ __forceinline__ void copy_ends(const ForwardParams& p, u32 shared, const u16* pk, const u16* pq, int tid) {
-    if (tid >= 4 * row_chunks) return;
-    const int row = tid / row_chunks, chunk = tid % row_chunks;  // high PK, high PQ, low PK, low PQ
-    const bool query = row & 1;
-    if (query ? !p2c : !c2p) return;
-    const s64 slot = slot_of(p, row < 2 ? p.band : -p.band);
-    copy_chunk(shared + ends_offset + row * 2 * head_dim + chunk * 16,
-               (query ? pq + slot * p.position_query_row : pk + slot * p.position_key_row) + chunk * 8, true);
-}
-
-// What the mask says of an item: the first kept key of its batch row and one past the last, and whether a row of its
-// block is masked. Two sets of notes in shared memory alternate, so that one barrier an item is enough.
+// What the mask says of an item: the first kept key of its batch row and one past the last; which rows of its block are
+// masked, 32 a word, one in a lane.
 struct MaskSummary {
     int batch = -1, low = 0, high = 0;
-    bool hidden = false;
-    int set = 0;
+    u32 hidden = 0;
 
-    __device__ __forceinline__ void read(unsigned char* notes, const u8* keep, const Item& item, int tid) {
-        int first = item.length, last = 0, masked = 0;
-        if (batch != item.batch)
-            for (int j = tid; j < item.length; j += producer_threads)
-                if (keep[j]) first = min(first, j), last = j + 1;
-        for (int i = item.row0 + tid; i < min(item.row0 + block_m, item.length); i += producer_threads)
-            masked |= !keep[i];
-        first = __reduce_min_sync(0xffffffffu, first);
-        last = __reduce_max_sync(0xffffffffu, last);
-        masked = __reduce_max_sync(0xffffffffu, masked);
-        Words4* of_warp = reinterpret_cast<Words4*>(notes) + 4 * set;
-        if (tid % 32 == 0) of_warp[tid / 32] = {u32(first), u32(last), u32(masked), 0};
-        named_barrier(producer_barrier, producer_threads);
-        if (batch != item.batch) low = item.length, high = 0;
-        hidden = false;
-#pragma unroll
-        for (int warp = 0; warp < 4; ++warp) {
-            const Words4 words = of_warp[warp];
-            if (batch != item.batch) low = min(low, int(words.x)), high = max(high, int(words.y));
-            hidden = hidden || words.z != 0;
-        }
+    // The keys to attend, and which rows are masked: those attend all keys.
+    __device__ __forceinline__ int classify(const Item& item, int lane, int& first_key, int& key_count) const {
+        const bool any = __any_sync(0xffffffffu, hidden != 0);
+        if (!any) first_key = low, key_count = high;
+        const u32 rows = lane < block_m / 32 ? range_word(item.length - item.row0 - 32 * lane) : 0;
+        return !any ? hidden_none : __all_sync(0xffffffffu, hidden == rows) ? hidden_all : hidden_some;
+    }
+
+    __device__ __forceinline__ void read(const ForwardParams& p, const Item& item, int lane) {
+        if (batch != item.batch) find_ends(p, item, lane);
         batch = item.batch;
-        set ^= 1;
+        const u32 kept = kept_keys<block_m / 32>(p, item, item.row0 + lane);
+        hidden = 0;
+#pragma unroll
+        for (int i = 0; i < block_m / 32; ++i) {
+            const u32 word = __ballot_sync(0xffffffffu, item.row0 + 32 * i + lane < item.length && !(kept >> i & 1));
+            if (lane == i) hidden = word;
+        }
+    }
+
+  private:
+    // Reads little, as masks hide an end.
+    __device__ __forceinline__ void find_ends(const ForwardParams& p, const Item& item, int lane) {
+        constexpr int reads = 8, span = 32 * reads;
+        low = item.length, high = 0;
+        for (int base = 0; base < item.length && low == item.length; base += span) {
+            const u32 kept = kept_keys<reads>(p, item, base + lane);
+            if (kept) low = base + 32 * (__ffs(int(kept)) - 1) + lane;
+            low = __reduce_min_sync(0xffffffffu, low);
+        }
+        for (int base = (item.length - 1) / span * span; low < item.length && high == 0; base -= span) {
+            const u32 kept = kept_keys<reads>(p, item, base + lane);
+            if (kept) high = base + 32 * (31 - __clz(int(kept))) + lane + 1;
+            high = __reduce_max_sync(0xffffffffu, high);
+        }
     }
 };
 
-__device__ __forceinline__ void produce(const ForwardParams& p, unsigned char* memory, u32 shared, int tid) {
+// Where an item's tiles of one tensor come from.
+struct TensorRows {
+    const TensorMap& map;
+    const u16* base;  // row 0 of the item's sequence and head
+    s64 stride;
+
+    // Rows first .. first + rows - 1 of the sequence into L2.
+    template <int rows>
+    __device__ __forceinline__ void prefetch(const Item& item, int first, int lane) const {
+        if constexpr (boxes) {
+            if (lane == 0)
+#pragma unroll
+                for (int i = 0; i < rows / box_rows * panels; ++i)
+                    prefetch_box(map, i % panels * (row_bytes / 2), map_row(item, first) + i / panels * box_rows,
+                                 item.head, map_batch(item));
+        } else {
+            for (int row = first + lane; row < min(first + rows, item.length); row += 32) {
+                prefetch_line(base + row * stride);
+                if constexpr (head_dim == 128) prefetch_line(base + row * stride + 64);
+            }
+        }
+    }
+
+    static constexpr int panels = row_chunks / panel_chunks;
+    static __device__ __forceinline__ int map_row(const Item& item, int row) {
+        return item.first + row;
+    }
+    static __device__ __forceinline__ int map_batch(const Item& item) {
+        return packed ? 0 : item.batch;
+    }
+};
+
+// The warp that loads.
+struct Loader {
+    const ForwardParams& p;
+    const ForwardMaps& maps;
+    unsigned char* memory;
+    u32 shared;
+    int lane;
     RingPosition<stages> kv;
     RingPosition<ring> strip;
     Signals signals;
-    MaskSummary summary;
-    int resident_head = -1;
+    u32 tail_parity = 0;
     bool tables_ready = false;
-    u32 q_parity = 1;
-    int* range = reinterpret_cast<int*>(memory + range_offset);
+    int resident_head = -1;
+
+    // Where the rows of an item's tensors start.
+    __device__ __forceinline__ TensorRows query(const Item& item) const {
+        return {maps.q, start(p.q, p.q_batch, p.q_row, p.q_head, item), p.q_row};
+    }
+    __device__ __forceinline__ TensorRows key(const Item& item) const {
+        return {maps.k, start(p.k, p.k_batch, p.k_row, p.k_head, item), p.k_row};
+    }
+    __device__ __forceinline__ TensorRows value(const Item& item) const {
+        return {maps.v, start(p.v, p.v_batch, p.v_row, p.v_head, item), p.v_row};
+    }
+    static __device__ __forceinline__ const u16* start(const void* tensor, s64 batch, s64 row, s64 head,
+                                                       const Item& item) {
+        return static_cast<const u16*>(tensor) + (packed ? 0 : item.batch) * batch + s64(item.first) * row +
+               item.head * head;
+    }
+
+    // Rows of the sequence from `first` to a tile, with one arrival at the barrier; `exact`: those beyond the sequence
+    // must be zeros.
+    template <int rows, bool exact>
+    __device__ __forceinline__ void load(u32 to, const TensorRows& from, const Item& item, int first, u32 barrier) {
+        const int left = item.length - first;
+        const bool clear = packed && exact && left < rows;
+        if constexpr (!boxes) {
+            copy_rows<rows>(to, from.base + first * from.stride, from.stride, left, lane);
+            signals.after_copies(barrier);
+            return;
+        }
+        if (lane == 0) {
+            const u32 full = clear ? shared + tail_full : barrier;
+            barrier_arrive_bytes(full, rows * 2 * head_dim);
+#pragma unroll
+            for (int i = 0; i < rows / box_rows * TensorRows::panels; ++i) {
+                const int panel = i % TensorRows::panels, box = i / TensorRows::panels;
+                copy_box(to + (panel * rows + box * box_rows) * row_bytes, from.map, panel * (row_bytes / 2),
+                         TensorRows::map_row(item, first) + box * box_rows, item.head, TensorRows::map_batch(item),
+                         full);
+            }
+        }
+        if (clear) {
+            barrier_wait(shared + tail_full, tail_parity);
+            tail_parity ^= 1;
+            for (int panel = 0; panel < TensorRows::panels; ++panel)
+                for (int i = left * panel_chunks + lane; i < rows * panel_chunks; i += 32)
+                    store_shared16(to + panel * rows * row_bytes + 16 * i, {0, 0, 0, 0});
+            async_proxy_fence();
+            __syncwarp();
+            if (lane == 0) barrier_arrive(barrier);
+        }
+    }
+
+    // The tile's new distance chunks, on its K's barrier, which counts one arrival for them.
+    __device__ __forceinline__ void load_chunks(const KeyTiles& tiles, int t, const Item& item, bool wanted) {
+        const u32 full = shared + k_full + 8 * kv.slot;
+        const int low = first_chunk(p.band), high = last_chunk(p.band);
+        const unsigned char* table =
+            static_cast<const unsigned char*>(p.workspace) + s64(item.head) * (high - low + 1) * chunk_bytes;
+        const bool first = t == tiles.near_begin;
+        int count = !wanted || t < tiles.near_begin || t >= tiles.near_end ? 0 : first ? tile_chunks : units;
+        if (resident && resident_head == item.head) count = 0;
+        resident_head = item.head;
+        if (count > 0 && !tables_ready) await_previous_grid(), tables_ready = true;
+        // In order of keys; a tile after the first brings the last `units` of its chunks.
+        int e = (item.row0 + block_m) / 64 - 1 - t * units - (first ? 0 : warpgroups);
+        for (; count > 0; --count, --e) {
+            barrier_wait_asleep(shared + strip_empty + 8 * strip.slot, strip.parity ^ 1);
+            barrier_expect_bytes(full, chunk_bytes);
+            copy_bulk(shared + pk_offset + strip.slot * chunk_bytes,
+                      table + s64(min(max(e, low), high) - low) * chunk_bytes, chunk_bytes, full);
+            strip.advance();
+        }
+        barrier_arrive(full);
+    }
+
+    // PK and PQ of the slots beyond both ends of the band, on Q's barrier, which counts one arrival for them.
+    __device__ __forceinline__ void load_ends(const int (&slots)[2], const Item& item) {
+#pragma unroll
+        for (int row = 0; row < 4; ++row) {  // high PK, high PQ, low PK, low PQ
+            const bool query = row & 1;
+            if (query ? !p2c : !c2p) continue;
+            const u16* from = query ? static_cast<const u16*>(p.position_query) + item.head * p.position_query_head +
+                                          slots[row / 2] * p.position_query_row
+                                    : static_cast<const u16*>(p.position_key) + item.head * p.position_key_head +
+                                          slots[row / 2] * p.position_key_row;
+            const u32 to = shared + ends_offset + row * 2 * head_dim;
+            if constexpr (aligned) {
+                if (lane == 0) {
+                    barrier_expect_bytes(shared + q_full, 2 * head_dim);
+                    copy_bulk(to, from, 2 * head_dim, shared + q_full);
+                }
+            } else if (lane < row_chunks) {
+                copy_chunk(to + lane * 16, from + lane * 8, true);
+            }
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(shared + q_full);
+    }
+
+    __device__ __forceinline__ void run() {
+        MaskSummary summary;
+        int end_slots[2] = {0, 0};
+        if constexpr (has_bias) end_slots[0] = slot_of(p, p.band), end_slots[1] = slot_of(p, -p.band);
+        u32 q_parity = 1;
+        Schedule work(p);
+        if (mask && work.more()) summary.read(p, locate_item(p, work.item), lane);
+        for (; work.more(); work.next()) {
+            Item item = locate_item(p, work.item);
+            if (!item.exists) continue;
+            const bool more = work.item + work.step < work.end;
+            int first_key = 0, key_count = item.length;
+            int hidden = hidden_none;
+            if constexpr (mask) hidden = summary.classify(item, lane, first_key, key_count);
+            const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, first_key, key_count);
+            for (int t = tiles.begin; t < tiles.end; ++t) {
+                // What follows from these must not stay in registers, which the consumers need.
+                asm volatile("" : "+r"(shared), "+r"(item.head), "+r"(item.batch), "+r"(item.row0), "+r"(item.first));
+                const u32 full = shared + k_full + 8 * kv.slot;
+                u32 kept = 0;  // bit i: key 32 i + lane of the tile
+                if constexpr (mask) kept = kept_keys<block_n / 32>(p, item, t * block_n + lane);
+                signals.wait(shared + k_empty + 8 * kv.slot, kv.parity ^ 1);
+                if constexpr (mask)
+#pragma unroll
+                    for (int i = 0; i < block_n / 32; ++i) {
+                        const u32 word = __ballot_sync(0xffffffffu, kept >> i & 1);
+                        if (lane == 0) reinterpret_cast<u32*>(memory + bits_offset)[kv.slot * 4 + i] = word;
+                    }
+                if (hidden != hidden_all)
+                    load<block_n, false>(shared + k_offset + kv.slot * tile_bytes, key(item), item, t * block_n, full);
+                else if (lane == 0)  // V is all that is needed
+                    barrier_arrive(full);
+                if (has_bias && lane == 0) load_chunks(tiles, t, item, resident || hidden != hidden_all);
+                __syncwarp();
+                if (t == tiles.begin) {
+                    signals.wait(shared + q_empty, q_parity);
+                    q_parity ^= 1;
+                    if constexpr (mask) {
+                        int* range = reinterpret_cast<int*>(memory + range_offset);
+                        if (lane == 0) range[0] = first_key, range[1] = key_count, range[2] = hidden;
+                        if (lane < block_m / 32) range[4 + lane] = int(summary.hidden);
+                        __syncwarp();
+                    }
+                    if (hidden != hidden_all)
+                        load<block_m, false>(shared + q_offset, query(item), item, item.row0, shared + q_full);
+                    else if (lane == 0)
+                        barrier_arrive(shared + q_full);
+                    if constexpr (has_bias) load_ends(end_slots, item);
+                }
+                signals.wait(shared + v_empty + 8 * kv.slot, kv.parity ^ 1);
+                load<block_n, true>(shared + v_offset + kv.slot * tile_bytes, value(item), item, t * block_n,
+                                    shared + v_full + 8 * kv.slot);
+                kv.advance();
+                if (t == tiles.begin && more) prepare_next(locate_item(p, work.item + work.step), summary);
+            }
+        }
+        signals.flush();
+        // The grid after this one relies on the end of the one before.
+        if (has_bias && lane == 0 && !tables_ready) await_previous_grid();
+    }
+
+    // What the next item needs from device memory, which answers late.
+    __device__ __forceinline__ void prepare_next(const Item& item, MaskSummary& summary) const {
+        if (!item.exists) return;
+        if constexpr (prefetch) {
+            query(item).template prefetch<block_m>(item, item.row0, lane);
+            key(item).template prefetch<2 * block_n>(item, 0, lane);
+            value(item).template prefetch<2 * block_n>(item, 0, lane);
+        }
+        if constexpr (mask) summary.read(p, item, lane);
+    }
+};
+
+// One of the warps that draw, in turn, the patches of dropout.h that a warp of the consumers needs of a tile, one for
+// each thread and unit. Those of both units run side by side: one alone is a chain of slow instructions.
+__device__ __forceinline__ void draw_patches(const ForwardParams& p, unsigned char* memory, u32 shared, int warp,
+                                             int lane) {
+    constexpr int draws = 4 * warpgroups;
+    RingPosition<stages> kv;
+    int draw = warp;  // the consumer to draw for next
+    u32 q_parity = 0;
     for (Schedule work(p); work.more(); work.next()) {
         const Item item = locate_item(p, work.item);
         if (!item.exists) continue;
-        const ItemRows rows(p, item);
-        const u16* pk = static_cast<const u16*>(p.position_key) + item.head * p.position_key_head;
-        const u16* pq = static_cast<const u16*>(p.position_query) + item.head * p.position_query_head;
-        const u8* keep = mask ? p.mask + item.batch * p.mask_batch : nullptr;
-
-        const unsigned char* table = static_cast<const unsigned char*>(p.workspace) +
-                                     s64(item.head) * (last_chunk(p.band) - first_chunk(p.band) + 1) * chunk_bytes;
-
         int first_key = 0, key_count = item.length;
         if constexpr (mask) {
-            signals.flush();
-            summary.read(memory + notes_offset, keep, item, tid);
-            if (!summary.hidden) first_key = summary.low, key_count = summary.high;
-        }
-        signals.wait(shared + q_empty, q_parity);
-        q_parity ^= 1;
-        if (mask && tid == 0) range[0] = first_key, range[1] = key_count, range[2] = summary.hidden;
-        copy_rows<block_m>(shared + q_offset, rows.q, p.q_row, item.length - item.row0, tid);
-        if constexpr (has_bias) copy_ends(p, shared, pk, pq, tid);
-        signals.after_copies(shared + q_full);
-
-        const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, first_key, key_count);
-        int distance_chunk = (item.row0 + block_m) / 64 - 1 - tiles.near_begin * units;
-        for (int t = tiles.begin; t < tiles.end; ++t) {
-            const int left = item.length - t * block_n;
-            if (prefetch && t == tiles.begin && work.item + work.step < work.end)
-                prefetch_item(p, work.item + work.step, tid);
-            signals.wait(shared + k_empty + 8 * kv.slot, kv.parity ^ 1);
-            if constexpr (mask) {
-                const u32 kept_keys =
-                    __ballot_sync(0xffffffffu, tid < block_n && tid < left && keep[t * block_n + tid]);
-                if (tid % 32 == 0) reinterpret_cast<u32*>(memory + bits_offset)[kv.slot * 4 + tid / 32] = kept_keys;
-            }
-            copy_rows<block_n>(shared + k_offset + kv.slot * tile_bytes, rows.k + s64(t) * block_n * p.k_row, p.k_row,
-                               left, tid);
-            signals.after_copies(shared + k_full + 8 * kv.slot);
-            if (has_bias && tid == 0) {  // the tile's new distance chunks arrive on its K's barrier
-                const u32 full = shared + k_full + 8 * kv.slot;
-                int count = t < tiles.near_begin || t >= tiles.near_end ? 0
-                            : t == tiles.near_begin                     ? tile_chunks
-                                                                        : units;
-                if (resident && resident_head == item.head) count = 0;
-                resident_head = item.head;
-                if (count > 0 && !tables_ready) await_previous_grid(), tables_ready = true;
-                for (; count > 0; --count) {
-                    const int e =
-                        min(max(distance_chunk--, first_chunk(p.band)), last_chunk(p.band)) - first_chunk(p.band);
-                    barrier_wait(shared + strip_empty + 8 * strip.slot, strip.parity ^ 1);
-                    barrier_expect_bytes(full, chunk_bytes);
-                    copy_bulk(shared + pk_offset + strip.slot * chunk_bytes, table + s64(e) * chunk_bytes, chunk_bytes,
-                              full);
-                    strip.advance();
-                }
-                barrier_arrive(full);
-            }
+            barrier_wait_asleep(shared + q_full, q_parity);
+            q_parity ^= 1;
+            const int* range = reinterpret_cast<const int*>(memory + range_offset);
+            first_key = range[0], key_count = range[1];
             __syncwarp();
-            signals.wait(shared + v_empty + 8 * kv.slot, kv.parity ^ 1);
-            copy_rows<block_n>(shared + v_offset + kv.slot * tile_bytes, rows.v + s64(t) * block_n * p.v_row, p.v_row,
-                               left, tid);
-            signals.after_copies(shared + v_full + 8 * kv.slot);
+            if (lane == 0) barrier_arrive(shared + q_empty);
+        }
+        const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, first_key, key_count);
+        for (int t = tiles.begin; t < tiles.end; ++t) {
+            barrier_wait_asleep(shared + k_empty + 8 * kv.slot, kv.parity ^ 1);
+            u32* words = reinterpret_cast<u32*>(memory + dropped_offset) + kv.slot * (32 * draws * units);
+#pragma unroll 1
+            for (; draw < draws; draw += draw_warps) {
+                u32 patches[units];
+#pragma unroll
+                for (int unit = 0; unit < units; ++unit)
+                    patches[unit] =
+                        dropped_patch(p.dropout, u32(item.batch * p.heads + item.head),
+                                      (item.row0 / 16 + draw) * 8 + lane / 4, (t * units + unit) * 4 + lane % 4);
+#pragma unroll
+                for (int unit = 0; unit < units; ++unit) words[32 * (draws * unit + draw) + lane] = patches[unit];
+            }
+            draw -= draws;
+            __syncwarp();
+            if (lane == 0) barrier_arrive(shared + k_full + 8 * kv.slot);
             kv.advance();
         }
     }
-    signals.flush();
-    // The grid after this one relies on the end of the one before.
-    if (has_bias && tid == 0 && !tables_ready) await_previous_grid();
+}
+
+__device__ __forceinline__ void produce(const ForwardParams& p, const ForwardMaps& maps, unsigned char* memory,
+                                        u32 shared, int tid) {
+    const int warp = __shfl_sync(0xffffffffu, tid / 32, 0), lane = tid % 32;
+    if (warp == 0) {
+        Loader{p, maps, memory, shared, lane}.run();
+    } else if constexpr (dropout) {
+        draw_patches(p, memory, shared, warp - 1, lane);
+    }
 }

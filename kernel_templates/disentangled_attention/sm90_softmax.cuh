@@ -4,12 +4,8 @@
 struct Rows {
     float bias[2];     // q_i.PK_e in far tiles, else 0; rows g and g + 8
     float m[2], l[2];  // subtracted maximum (unscaled), sum of this thread's columns
-    u32 hidden;        // bit h: the query row is masked
+    u32 hidden;        // bit h: the query row is masked, h = 0 and 1
 };
-
-__device__ __forceinline__ u32 range_word(int left) {
-    return left >= 32 ? 0xffffffffu : left <= 0 ? 0u : (1u << left) - 1;
-}
 
 // Keys of a unit that kept rows attend; bit = key. `keys_left`: keys in range, from the unit's first.
 struct KeyBits {
@@ -27,22 +23,38 @@ struct KeyBits {
     }
 };
 
-// Masked rows attend every key in range equally.
+// Masks the scores of a unit. Masked rows attend every key in range equally.
 __device__ __forceinline__ void apply_mask(float (&s)[32], const Rows& rows, const KeyBits& bits, int keys_left,
                                            int c) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const bool hidden = mask && (rows.hidden >> half & 1);
+    if (!bits.all) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const u32 word = (hidden ? range_word(keys_left - 32 * i) : bits.keep[i]) >> (2 * c);
+            const u32 word = bits.keep[i] >> (2 * c);
 #pragma unroll
             for (int n = 0; n < 4; ++n)
 #pragma unroll
-                for (int b = 0; b < 2; ++b) {
-                    float& score = s[(4 * i + n) * 4 + 2 * half + b];
-                    score = word >> (8 * n + b) & 1 ? (hidden ? 0.0f : score) : masked_score;
-                }
+                for (int b = 0; b < 2; ++b)
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        float& score = s[(4 * i + n) * 4 + 2 * half + b];
+                        score = word >> (8 * n + b) & 1 ? score : masked_score;
+                    }
+        }
+    }
+    if constexpr (mask) {
+        if (__all_sync(0xffffffffu, rows.hidden == 0)) return;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            if (!(rows.hidden >> half & 1)) continue;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const u32 word = range_word(keys_left - 32 * i) >> (2 * c);
+#pragma unroll
+                for (int n = 0; n < 4; ++n)
+#pragma unroll
+                    for (int b = 0; b < 2; ++b)
+                        s[(4 * i + n) * 4 + 2 * half + b] = word >> (8 * n + b) & 1 ? 0.0f : masked_score;
+            }
         }
     }
 }

@@ -16,9 +16,8 @@ struct Warpgroup {
     RingPosition<stages> kv;
     RingPosition<ring> strip;
     u32 t_parity = 0;  // of the near tile's T to read next
-    DropoutRows dropout_rows;
     int resident_head = -1;
-    bool hidden_rows = false;  // some query row of the item's block is masked
+    int hidden = hidden_none;  // of the item's rows
 
     __device__ __forceinline__ Warpgroup(const ForwardParams& params, unsigned char* block_memory, u32 address,
                                          int thread)
@@ -28,6 +27,9 @@ struct Warpgroup {
           group(int(__reduce_max_sync(0xffffffffu, u32(thread) / 128))),
           lane(thread) {}
 
+    __device__ __forceinline__ Dropped dropped_of(int slot) const {
+        return read_dropped(memory, slot, 128 * group + 32 * lane.warp + lane.lane);
+    }
     __device__ __forceinline__ u32 k_tile(int slot) const { return shared + k_offset + slot * tile_bytes; }
     // Tiles as wgmma operands, in units of 16 bytes.
     __device__ __forceinline__ u32 operand(int offset, int slot, int bytes) const {
@@ -52,16 +54,16 @@ struct Warpgroup {
 #pragma unroll
         for (int unit = 0; unit < units; ++unit) {
             const KeyBits bits(memory, slot, unit, keys_left - 64 * unit);
-            if (!bits.all || (mask && __any_sync(0xffffffffu, rows.hidden != 0)))
+            if (!bits.all || (mask && hidden != hidden_none && __any_sync(0xffffffffu, rows.hidden != 0)))
                 apply_mask(part<32>(s, unit), rows, bits, keys_left - 64 * unit, lane.c);
         }
     }
 
-    // Q, or for the tiles beyond one end of the band Q + PQ_e and the constants q_i.PK_e.
+    // Q, or with position terms, for the tiles beyond one end of the band, Q + PQ_e and the constants q_i.PK_e. Masked
+    // rows get zeros, and so scores of zero.
     __device__ __forceinline__ void load_query(u32 (&q)[dim_steps][4], Rows& rows, int end) const {
         load_operand<block_m, false>(q, shared + q_offset, 64 * group + 16 * lane.warp, lane);
         rows.bias[0] = rows.bias[1] = 0.0f;
-        if (!has_bias || end < 0) return;
         const unsigned char* pk = memory + ends_offset + end * 4 * head_dim + 4 * lane.c;
         const unsigned char* pq = pk + 2 * head_dim;
 #pragma unroll
@@ -78,9 +80,10 @@ struct Warpgroup {
                     const u32 query = *reinterpret_cast<const u32*>(pq + at);
                     q[step][part] = pack_probability(low + low_of<dtype>(query), high + high_of<dtype>(query));
                 }
+                if (mask && rows.hidden >> (part & 1) & 1) q[step][part] = 0;
             }
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int half = 0; c2p && half < 2; ++half) {
             rows.bias[half] += __shfl_xor_sync(0xffffffffu, rows.bias[half], 1);
             rows.bias[half] += __shfl_xor_sync(0xffffffffu, rows.bias[half], 2);
             if (rows.hidden >> half & 1) rows.bias[half] = 0.0f;

@@ -119,8 +119,8 @@ const char* resolve_all(void* library, Driver& d) {
     need(d.FuncSetAttribute, {"cuFuncSetAttribute"});
     need(d.LaunchKernelEx, {"cuLaunchKernelEx"});
     need(d.OccupancyMaxActiveBlocksPerMultiprocessor, {"cuOccupancyMaxActiveBlocksPerMultiprocessor"});
-    // Only the sm90 tier calls it.
-    resolve(library, d.TensorMapEncodeTiled, {"cuTensorMapEncodeTiled"});
+    need(d.TensorMapEncodeTiled, {"cuTensorMapEncodeTiled"});
+    need(d.TensorMapReplaceAddress, {"cuTensorMapReplaceAddress"});
     return missing;
 }
 

@@ -138,6 +138,23 @@ TEST_CASE("the sm90 kernels get aligned rows only when every tensor has them", "
         CHECK_FALSE(launch.spec.parameters.boolean("aligned"));
 }
 
+TEST_CASE("the sm90 kernel loads boxes of tensor maps where strides allow", "[tiers]") {
+    auto boxes = [](const Problem& problem) {
+        const std::vector<KernelLaunch> launches = sm90_tier().launches(problem, first_config(problem), hopper());
+        CHECK_FALSE(launches[0].tensor_maps);  // the expansion
+        CHECK(launches[1].tensor_maps == launches[1].spec.parameters.boolean("boxes"));
+        return launches[1].tensor_maps;
+    };
+    Problem problem = sample();
+    CHECK(boxes(problem));
+    problem.k = {0, 320, 64};  // one sequence of keys for all: a map has no step of 0
+    CHECK_FALSE(boxes(problem));
+    problem.batch = 1;
+    CHECK(boxes(problem));
+    problem.k = {0, 321, 64};
+    CHECK_FALSE(boxes(problem));
+}
+
 // ptxas makes every wgmma wait for the one before it when it cannot prove a pipeline sound, and only says so.
 TEST_CASE("the sm90 kernels compile with their wgmma pipelines intact", "[tiers][nvrtc][slow]") {
     if (!have_nvrtc()) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "arguments.h"
+#include "tensor_maps.h"
 #include "tier.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/log.h"
@@ -51,6 +52,7 @@ void check_boundaries(const Problem& problem, const std::int32_t* bounds) {
 struct PreparedLaunch {
     std::shared_ptr<LoadedKernel> kernel;
     LaunchShape shape;
+    bool tensor_maps;
 };
 
 Selection choose(Runtime& runtime, const Problem& problem, const Config* config, StreamHandle stream) {
@@ -71,7 +73,7 @@ std::vector<PreparedLaunch> prepare(Runtime& runtime, const Problem& problem, co
     for (KernelLaunch& launch : find_tier(config.text("tier")).launches(problem, config, device.info())) {
         std::shared_ptr<LoadedKernel> kernel = runtime.kernels().get(device, launch.spec);
         kernel->allow_shared_memory(launch.shape.shared_bytes);
-        prepared.push_back({std::move(kernel), launch.shape});
+        prepared.push_back({std::move(kernel), launch.shape, launch.tensor_maps});
     }
     return prepared;
 }
@@ -85,6 +87,8 @@ struct AttentionPlan::State {
     std::vector<PreparedLaunch> launches;
     ForwardParams forward{};
     BackwardParams backward{};
+    bool tensor_maps = false;  // some launch takes them
+    ForwardMaps maps{};        // without addresses
     std::size_t workspace_bytes = 0;
     std::size_t alignment = 1;  // bytes, of every buffer of elements
 };
@@ -130,6 +134,8 @@ AttentionPlan AttentionPlan::create(Runtime& runtime, const Problem& problem, co
     } else {
         state->forward = forward_arguments(runtime, problem);
     }
+    for (const PreparedLaunch& launch : state->launches) state->tensor_maps |= launch.tensor_maps;
+    if (state->tensor_maps) state->maps = encode_tensor_maps(problem, state->forward);
     state->workspace_bytes = tier.workspace_bytes(problem, state->selection.config);
     // GPU kernels load rows 16 bytes at a time.
     state->alignment = device.info().kind == DeviceKind::cuda ? 16 : size_of(problem.dtype);
@@ -160,15 +166,23 @@ void AttentionPlan::execute(const Buffers& buffers, StreamHandle stream) const {
     if (packed && state_->device->info().kind == DeviceKind::cpu) check_boundaries(problem, buffers.cu_seqlens);
     if (packed && problem.tokens == 0 && !backward) return;
     const CurrentContext current(*state_->device);
-    auto launch_all = [&](auto params) {
-        set_buffers(params, problem, buffers);
-        void* arguments[] = {&params};
+    // A kernel takes as many of the arguments as it has parameters.
+    auto launch_all = [&](void** arguments) {
         for (const PreparedLaunch& launch : state_->launches) launch.kernel->launch(launch.shape, arguments, stream);
     };
-    if (backward)
-        launch_all(state_->backward);
-    else
-        launch_all(state_->forward);
+    if (backward) {
+        BackwardParams params = state_->backward;
+        set_buffers(params, problem, buffers);
+        void* arguments[] = {&params};
+        launch_all(arguments);
+    } else {
+        ForwardParams params = state_->forward;
+        set_buffers(params, problem, buffers);
+        ForwardMaps maps = state_->maps;
+        if (state_->tensor_maps) set_addresses(maps, params);
+        void* arguments[] = {&params, &maps};
+        launch_all(arguments);
+    }
 }
 
 }  // namespace turbotune::disentangled_attention

@@ -6,6 +6,7 @@
 
 #include "schedule.h"
 #include "sm90_backward.h"
+#include "tensor_maps.h"
 #include "turbotune/base/error.h"
 
 namespace turbotune::disentangled_attention {
@@ -36,6 +37,8 @@ const std::vector<Sm90Config> kNarrow = {
     {2, 128, 2, 0, 0, 0, 0}, {2, 128, 2, 0, 0, 0, 1}, {2, 128, 2, 0, 1, 0, 0}, {2, 64, 2, 3, 0, 0, 0},
     {2, 64, 3, 1, 0, 0, 0},  {1, 128, 2, 1, 0, 0, 0}, {1, 64, 3, 2, 0, 0, 0},
 };
+// Without position terms there is room for a deeper ring.
+constexpr Sm90Config kPlain = {2, 128, 4, 0, 0, 0, 0};
 const std::vector<Sm90Config> kShort = {
     // sequences of one tile
     {2, 128, 2, 0, 1, 1, 0},
@@ -60,7 +63,7 @@ Config to_fields(const Sm90Config& c) {
 }
 
 // The template's own layout (sm90_layout.cuh), name by name; bytes.
-std::int64_t shared_bytes(const Sm90Config& c, std::int64_t head_dim, PositionTerms terms, bool mask) {
+std::int64_t shared_bytes(const Sm90Config& c, std::int64_t head_dim, PositionTerms terms, bool mask, bool dropout) {
     const bool has_bias = terms.count() > 0;
     const std::int64_t units = c.block_n / 64, ring = c.warpgroups + units + c.spare_chunks;
     const std::int64_t row = 2 * head_dim, chunk = 64 * row * terms.count(), spill = 32;
@@ -70,9 +73,11 @@ std::int64_t shared_bytes(const Sm90Config& c, std::int64_t head_dim, PositionTe
     const std::int64_t t_groups = terms.p2c ? 4 * units * (shared_t ? 1 : c.warpgroups) : 0;
     const std::int64_t scratch = spill + 4 * c.warpgroups * warp;
     const std::int64_t t = terms.p2c ? spill + t_groups * (16 * t_pitch + gap) : 0;
-    const std::int64_t ends = has_bias ? 4 * row : 0, bits = mask ? 16 * c.stages + 144 : 0;
-    const std::int64_t barriers = 8 * (4 * c.stages + (has_bias ? ring : 0) + 2 + (terms.p2c ? 2 * c.warpgroups : 0));
-    return 2 * c.stages * c.block_n * row + ring * chunk + c.rows() * row + scratch + t + ends + bits + barriers;
+    const std::int64_t ends = has_bias ? 4 * row : 0, bits = mask ? 16 * c.stages + 32 : 0;
+    const std::int64_t dropped = dropout ? c.stages * units * 4 * 2 * c.rows() : 0;
+    const std::int64_t barriers = 8 * (4 * c.stages + (has_bias ? ring : 0) + 3 + (terms.p2c ? 2 * c.warpgroups : 0));
+    return 2 * c.stages * c.block_n * row + ring * chunk + c.rows() * row + scratch + t + ends + bits + dropped +
+           barriers;
 }
 
 bool masked(const Workload& workload) {
@@ -89,6 +94,7 @@ std::vector<Sm90Config> configs_of(const Workload& workload) {
     const std::int64_t head_dim = workload.fields.integer("head_dim"), length = workload.fields.integer("length");
     const PositionTerms terms = position_terms(workload);
     std::vector<Sm90Config> configs;
+    if (terms.count() == 0 && head_dim < 128) configs.push_back(kPlain);
     for (const Sm90Config& c : head_dim < 128 ? kNarrow : kWide)
         if (terms.count() > 0 || c.spare_chunks == 0) configs.push_back(c);
     if (terms.count() > 0 && head_dim < 128) {
@@ -125,6 +131,7 @@ KernelSpec kernel_spec(const Problem& problem, const Sm90Config& c, const Device
     spec.parameters.set("resident", FieldValue(c.resident != 0));
     spec.parameters.set("prefetch", FieldValue(c.prefetch != 0));
     spec.parameters.set("aligned", FieldValue(has_aligned_rows(problem)));
+    spec.parameters.set("boxes", FieldValue(has_tensor_maps(problem)));
     spec.target = device.target();
     return spec;
 }
@@ -133,7 +140,8 @@ KernelSpec kernel_spec(const Problem& problem, const Sm90Config& c, const Device
 KernelLaunch expansion(const Problem& problem, const DeviceInfo& device) {
     KernelLaunch launch;
     launch.spec = kernel_spec(problem, {1, 64, 2, 0, 0, 0, 0}, device);
-    for (const char* name : {"mask", "packed", "lse", "dropout"}) launch.spec.parameters.set(name, FieldValue(false));
+    for (const char* name : {"mask", "packed", "lse", "dropout", "boxes"})
+        launch.spec.parameters.set(name, FieldValue(false));
     launch.spec.template_path = "disentangled_attention/expand_positions.cu";
     launch.spec.kernel_name = "disentangled_attention_expand_positions";
     launch.shape.grid[0] = static_cast<unsigned>(problem.heads * chunks_of(problem));
@@ -160,8 +168,8 @@ class Sm90Tier : public Tier {
         if (is_backward(workload)) return sm90_backward_candidates(workload);
         std::vector<Config> fields;
         for (const Sm90Config& c : configs_of(workload)) {
-            const std::int64_t shared =
-                shared_bytes(c, workload.fields.integer("head_dim"), position_terms(workload), masked(workload));
+            const std::int64_t shared = shared_bytes(c, workload.fields.integer("head_dim"), position_terms(workload),
+                                                     masked(workload), has_dropout(workload));
             if (shared <= device.device_class.shared_per_block) fields.push_back(to_fields(c));
         }
         return fields;
@@ -174,8 +182,8 @@ class Sm90Tier : public Tier {
         Resources resources;
         resources.threads = c.threads();
         resources.registers = registers_per_thread(c.threads(), 1);
-        resources.shared_bytes =
-            shared_bytes(c, workload.fields.integer("head_dim"), position_terms(workload), masked(workload));
+        resources.shared_bytes = shared_bytes(c, workload.fields.integer("head_dim"), position_terms(workload),
+                                              masked(workload), has_dropout(workload));
         return resources;
     }
 
@@ -184,7 +192,8 @@ class Sm90Tier : public Tier {
         if (problem.pass == Pass::backward) return sm90_backward_launches(problem, config, device);
         check_listed(workload_of_terms(problem), config);
         const Sm90Config c = from_fields(config);
-        const std::int64_t shared = shared_bytes(c, problem.head_dim, {problem.c2p, problem.p2c}, problem.mask);
+        const std::int64_t shared =
+            shared_bytes(c, problem.head_dim, {problem.c2p, problem.p2c}, problem.mask, problem.dropout > 0);
         std::vector<KernelLaunch> launches;
         if (problem.c2p || problem.p2c) launches.push_back(expansion(problem, device));
         KernelLaunch launch;
@@ -197,6 +206,7 @@ class Sm90Tier : public Tier {
         launch.shape.block[0] = static_cast<unsigned>(c.threads());
         launch.shape.shared_bytes = static_cast<unsigned>(shared);
         launch.shape.programmatic_launch = !launches.empty();
+        launch.tensor_maps = has_tensor_maps(problem);
         launches.push_back(launch);
         return launches;
     }

@@ -18,6 +18,7 @@ namespace turbotune::disentangled_attention {
 struct KernelLaunch {
     KernelSpec spec;
     LaunchShape shape;
+    bool tensor_maps = false;  // forward: takes ForwardMaps of the tensors as its second argument
 };
 
 class Tier {
@@ -31,8 +32,8 @@ class Tier {
     // Throws InvalidArgument when a field is missing, unknown, or not a value that candidates() may produce: this is
     // the check that a config from a profile must pass.
     virtual Resources resources(const Workload& workload, const Config& config) const = 0;
-    // The kernels of one execution, in launch order, each taking one ForwardParams by value; BackwardParams in the
-    // backward pass.
+    // The kernels of one execution, in launch order, each taking one ForwardParams by value, and where it says so
+    // ForwardMaps; BackwardParams in the backward pass.
     virtual std::vector<KernelLaunch> launches(const Problem& problem, const Config& config,
                                                const DeviceInfo& device) const = 0;
     virtual std::size_t workspace_bytes(const Problem& problem, const Config& config) const {

@@ -244,4 +244,10 @@ int cuLaunchKernelEx() {
 int cuOccupancyMaxActiveBlocksPerMultiprocessor() {
     return 801;
 }
+int cuTensorMapEncodeTiled() {
+    return setting("FAKE_LOADS", 0) ? 0 : 801;
+}
+int cuTensorMapReplaceAddress() {
+    return 801;
+}
 }

@@ -92,6 +92,7 @@ struct Driver {
     Result (*TensorMapEncodeTiled)(TensorMap*, int data_type, unsigned rank, void* address, const std::uint64_t* sizes,
                                    const std::uint64_t* strides, const unsigned* box, const unsigned* element_strides,
                                    int interleave, int swizzle, int l2_promotion, int oob_fill);
+    Result (*TensorMapReplaceAddress)(TensorMap*, void* address);
 };
 
 // The loaded and initialised driver; nullptr where there is none, with the reason in `why`. Safe from any
