@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "disentangled_attention/params.h"
+#include "backward_kernels.h"
+#include "diagonal_workspace.h"
 #include "schedule.h"
 #include "turbotune/base/error.h"
 
@@ -71,53 +72,50 @@ void check_listed(std::int64_t head_dim, const Config& config) {
                                                 config.to_string(), head_dim));
 }
 
-// Sizes that the workspace and the grids follow from.
-struct Sizes {
-    std::int64_t tiles;      // of the longest sequence
-    std::int64_t diagonals;  // of near tiles
-    std::int64_t splits;     // blocks that share a diagonal
-    PositionTerms terms;
-};
-
-Sizes sizes_of(const Problem& problem, const BackwardConfig& c) {
-    Sizes sizes{(problem.length + c.block - 1) / c.block, 0, 0, {problem.c2p, problem.p2c}};
-    if (!sizes.terms.count()) return sizes;
-    const int band = make_slot_table(problem.position_buckets, problem.max_relative_positions).band;
-    // A tile is near while some |i - j| < band.
-    sizes.diagonals = 2 * std::min<std::int64_t>((band + c.block - 2) / c.block, sizes.tiles - 1) + 1;
-    // Enough blocks to fill a GPU, each with some tiles to walk: every split costs workspace.
-    constexpr std::int64_t kBlocks = 1024, kTiles = 16;
-    sizes.splits = std::clamp<std::int64_t>(problem.batch * sizes.tiles / kTiles, 1,
-                                            std::max<std::int64_t>(1, kBlocks / (problem.heads * sizes.diagonals)));
-    return sizes;
-}
-
-struct Regions {
-    std::int64_t delta, shares[2], sums, bytes;
-};
-
-Regions regions_of(const Problem& problem, const BackwardConfig& c, const Sizes& sizes) {
-    Regions regions{};
-    auto take = [&](std::int64_t floats) {
-        const std::int64_t at = regions.bytes;
-        regions.bytes += (floats * 4 + 255) / 256 * 256;
-        return at;
-    };
-    const std::int64_t rows =
-        problem.layout == Layout::packed ? problem.tokens : std::int64_t{problem.batch} * problem.length;
-    regions.delta = take(rows * problem.heads);
-    for (std::int64_t& shares : regions.shares)
-        shares = take(
-            sizes.terms.count() ? std::int64_t{problem.batch} * problem.heads * sizes.tiles * 2 * problem.head_dim : 0);
-    regions.sums = take(sizes.splits * problem.heads * sizes.diagonals * sizes.terms.count() * 2 * c.block *
-                        std::int64_t{problem.head_dim});
-    return regions;
-}
-
 unsigned checked_blocks(std::int64_t blocks) {
     if (blocks > INT32_MAX)
         throw Unsupported(fmt::format("the position gradients need {} blocks; at most {}", blocks, INT32_MAX));
     return static_cast<unsigned>(blocks);
+}
+
+// Of backward_simt.cu and backward_simt_positions.cu, without launch bounds.
+KernelLaunch base_launch(const Problem& problem, const BackwardConfig& c, const DeviceInfo& device, const char* stem) {
+    const std::int64_t shared = shared_bytes(c, problem.head_dim, {problem.c2p, problem.p2c}, problem.dropout > 0);
+    KernelLaunch launch = backward_kernel(problem, device, stem);
+    launch.spec.parameters.set("block", c.block);
+    launch.spec.parameters.set("threads", c.threads());
+    launch.spec.parameters.set("dim_step", kDimStep);
+    launch.spec.parameters.set("shared_bytes", FieldValue(shared));  // checked against the template's own layout
+    launch.shape.block[0] = static_cast<unsigned>(c.threads());
+    launch.shape.shared_bytes = static_cast<unsigned>(shared);
+    return launch;
+}
+
+KernelLaunch sums_launch(const Problem& problem, const BackwardConfig& c, const DeviceInfo& device) {
+    const DiagonalWorkspace workspace(problem, c.block);
+    const int parts = parts_of(c, problem.head_dim);
+    KernelLaunch launch = base_launch(problem, c, device, "simt_positions");
+    launch.spec.parameters.set("blocks_per_sm", c.position_blocks_per_sm);
+    launch.spec.parameters.set("own_keys", FieldValue(false));
+    launch.spec.parameters.set("parts", parts);
+    launch.shape.grid[0] = checked_blocks(workspace.sum_blocks(problem) * parts);
+    return launch;
+}
+
+// The first config of the tiles that other tiers' kernels have.
+BackwardConfig config_of_block(std::int64_t head_dim, int block) {
+    for (const BackwardConfig& c : table_of(head_dim))
+        if (c.block == block) return c;
+    throw InvalidArgument("block", fmt::format("is {}", block));
+}
+
+Resources resources_of(const BackwardConfig& c, const Workload& workload, int blocks_per_sm) {
+    Resources resources;
+    resources.threads = c.threads();
+    resources.registers = registers_per_thread(c.threads(), blocks_per_sm);
+    resources.shared_bytes =
+        shared_bytes(c, workload.fields.integer("head_dim"), position_terms(workload), has_dropout(workload));
+    return resources;
 }
 
 // A block for every multiprocessor.
@@ -141,80 +139,53 @@ Resources resources(const Workload& workload, const Config& config) {
     const std::int64_t head_dim = workload.fields.integer("head_dim");
     check_listed(head_dim, config);
     const BackwardConfig c = from_fields(config);
-    Resources resources;
-    resources.threads = c.threads();
-    resources.registers = std::max(registers_per_thread(c.threads(), c.blocks_per_sm),
-                                   registers_per_thread(c.threads(), c.position_blocks_per_sm));
-    resources.shared_bytes = shared_bytes(c, head_dim, position_terms(workload), has_dropout(workload));
-    return resources;
+    return resources_of(c, workload, std::min(c.blocks_per_sm, c.position_blocks_per_sm));
+}
+
+KernelLaunch positions_launch(const Problem& problem, int block, const DeviceInfo& device) {
+    return sums_launch(problem, config_of_block(problem.head_dim, block), device);
+}
+
+Resources positions_resources(const Workload& workload, int block) {
+    const BackwardConfig c = config_of_block(workload.fields.integer("head_dim"), block);
+    return resources_of(c, workload, c.position_blocks_per_sm);
+}
+
+KernelLaunch tables_launch(const Problem& problem, int block, const DeviceInfo& device) {
+    KernelLaunch launch = backward_kernel(problem, device, "simt_tables");
+    launch.spec.parameters = problem_parameters(problem);
+    for (const char* unused : {"mask", "packed", "dropout"}) launch.spec.parameters.set(unused, FieldValue(false));
+    launch.spec.parameters.set("block", block);
+    launch.spec.parameters.set("threads", kTableThreads);
+    const int tables = PositionTerms{problem.c2p, problem.p2c}.count();
+    launch.shape.grid[0] = checked_blocks(std::int64_t{tables} * problem.heads * 2 * problem.span());
+    launch.shape.block[0] = kTableThreads;
+    return launch;
 }
 
 std::vector<KernelLaunch> launches(const Problem& problem, const Config& config, const DeviceInfo& device) {
     check_listed(problem.head_dim, config);
     const BackwardConfig c = from_fields(config);
-    const Sizes sizes = sizes_of(problem, c);
-    const std::int64_t shared = shared_bytes(c, problem.head_dim, sizes.terms, problem.dropout > 0);
-
-    KernelLaunch rows;
-    rows.spec.template_path = "disentangled_attention/backward_simt.cu";
-    rows.spec.kernel_name = "disentangled_attention_backward_simt";
-    rows.spec.target = device.target();
-    Fields& parameters = rows.spec.parameters = problem_parameters(problem);
-    parameters.set("aligned", FieldValue(has_aligned_rows(problem)));
-    parameters.set("block", c.block);
-    parameters.set("threads", c.threads());
-    parameters.set("dim_step", kDimStep);
-    parameters.set("shared_bytes", FieldValue(shared));  // checked against the template's own layout
-    rows.shape.block[0] = static_cast<unsigned>(c.threads());
-    rows.shape.shared_bytes = static_cast<unsigned>(shared);
-    KernelLaunch sums = rows, tables;
-    parameters.set("blocks_per_sm", c.blocks_per_sm);
-    rows.shape.grid[0] = blocks_of(problem, c.block);
-
     std::vector<KernelLaunch> all;
     for (bool own_keys : {false, true}) {  // dQ first: it leaves Delta
-        parameters.set("own_keys", FieldValue(own_keys));
+        KernelLaunch rows = base_launch(problem, c, device, "simt");
+        rows.spec.parameters.set("blocks_per_sm", c.blocks_per_sm);
+        rows.spec.parameters.set("own_keys", FieldValue(own_keys));
+        rows.shape.grid[0] = blocks_of(problem, c.block);
         all.push_back(rows);
     }
-    if (!sizes.terms.count()) return all;
-
-    const int parts = parts_of(c, problem.head_dim);
-    sums.spec.template_path = "disentangled_attention/backward_simt_positions.cu";
-    sums.spec.kernel_name = "disentangled_attention_backward_simt_positions";
-    sums.spec.parameters.set("blocks_per_sm", c.position_blocks_per_sm);
-    sums.spec.parameters.set("own_keys", FieldValue(false));
-    sums.spec.parameters.set("parts", parts);
-    sums.shape.grid[0] = checked_blocks(sizes.diagonals * sizes.splits * problem.heads * parts);
-    all.push_back(sums);
-
-    tables.spec.template_path = "disentangled_attention/backward_simt_tables.cu";
-    tables.spec.kernel_name = "disentangled_attention_backward_simt_tables";
-    tables.spec.target = device.target();
-    tables.spec.parameters = problem_parameters(problem);
-    for (const char* unused : {"mask", "packed", "dropout"}) tables.spec.parameters.set(unused, FieldValue(false));
-    tables.spec.parameters.set("block", c.block);
-    tables.spec.parameters.set("threads", kTableThreads);
-    tables.shape.grid[0] = checked_blocks(std::int64_t{sizes.terms.count()} * problem.heads * 2 * problem.span());
-    tables.shape.block[0] = kTableThreads;
-    all.push_back(tables);
+    if (!problem.c2p && !problem.p2c) return all;
+    all.push_back(sums_launch(problem, c, device));
+    all.push_back(tables_launch(problem, c.block, device));
     return all;
 }
 
 std::size_t workspace_bytes(const Problem& problem, const Config& config) {
-    const BackwardConfig c = from_fields(config);
-    return static_cast<std::size_t>(regions_of(problem, c, sizes_of(problem, c)).bytes);
+    return static_cast<std::size_t>(DiagonalWorkspace(problem, from_fields(config).block).bytes);
 }
 
 void fill(const Problem& problem, const Config& config, BackwardParams& params) {
-    const BackwardConfig c = from_fields(config);
-    const Sizes sizes = sizes_of(problem, c);
-    const Regions regions = regions_of(problem, c, sizes);
-    params.regions[0] = regions.delta;
-    params.regions[1] = regions.shares[0];
-    params.regions[2] = regions.shares[1];
-    params.regions[3] = regions.sums;
-    params.regions[4] = sizes.splits;
-    params.regions[5] = sizes.diagonals;
+    DiagonalWorkspace(problem, from_fields(config).block).fill(params);
 }
 
 }  // namespace turbotune::disentangled_attention::simt_backward

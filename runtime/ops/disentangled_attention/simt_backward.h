@@ -19,4 +19,10 @@ std::size_t workspace_bytes(const Problem& problem, const Config& config);
 // Sets the regions of the workspace.
 void fill(const Problem& problem, const Config& config, BackwardParams& params);
 
+// For backward passes of other kernels with this workspace: the sums by distance of tiles of `block` rows, and the rows
+// of the tables from them.
+KernelLaunch positions_launch(const Problem& problem, int block, const DeviceInfo& device);
+Resources positions_resources(const Workload& workload, int block);
+KernelLaunch tables_launch(const Problem& problem, int block, const DeviceInfo& device);
+
 }  // namespace turbotune::disentangled_attention::simt_backward
