@@ -38,3 +38,13 @@ __device__ __forceinline__ float load_shared(u32 from) {
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
     return value;
 }
+
+// 16 bytes, aligned.
+__device__ __forceinline__ Float4 load_shared16(u32 from) {
+    Float4 value;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(from)
+                 : "memory");
+    return value;
+}

@@ -10,6 +10,10 @@ struct alignas(16) Words4 {
     u32 x, y, z, w;
 };
 
+struct alignas(8) Float2 {
+    float x, y;
+};
+
 struct alignas(16) Float4 {
     float x, y, z, w;
 };

@@ -34,6 +34,7 @@ using namespace config;
 #include "disentangled_attention/backward_layout.cuh"
 #include "disentangled_attention/backward_sequence.cuh"
 #include "disentangled_attention/mma_rows.cuh"
+#include "disentangled_attention/mma_block.cuh"
 #include "disentangled_attention/mma_shear.cuh"
 #include "disentangled_attention/mma_gradient.cuh"
 #include "disentangled_attention/backward_mma_kv_load.cuh"
@@ -90,7 +91,7 @@ __device__ __forceinline__ void load_operands(u32 (&a)[resident ? dim_steps : 1]
             for (int part = 0; part < 4; ++part) {
                 const int j = row + 8 * (part & 1);
                 a[step][part] =
-                    j < length ? load_pair(tensor + j * row_stride + step * 16 + (part >> 1) * 8 + 2 * c) : 0u;
+                    j < length ? load_word(tensor + j * row_stride + step * 16 + (part >> 1) * 8 + 2 * c) : 0u;
             }
     }
 }

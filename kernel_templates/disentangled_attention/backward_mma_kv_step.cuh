@@ -113,7 +113,7 @@ __device__ __forceinline__ void key_constants(KvWarp& w, const KvLoader& load, i
         w.key_operand(a, load.shared, step);
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
-            const u32 pair = load_pair(pq + step * 16 + (part >> 1) * 8 + 2 * w.c);
+            const u32 pair = load_word(pq + step * 16 + (part >> 1) * 8 + 2 * w.c);
             w.constant[part & 1] +=
                 low_of<dtype>(a[part]) * low_of<dtype>(pair) + high_of<dtype>(a[part]) * high_of<dtype>(pair);
         }

@@ -27,6 +27,7 @@ using namespace config;
 #include "disentangled_attention/backward_layout.cuh"
 #include "disentangled_attention/backward_sequence.cuh"
 #include "disentangled_attention/mma_rows.cuh"
+#include "disentangled_attention/mma_block.cuh"
 #include "disentangled_attention/mma_shear.cuh"
 #include "disentangled_attention/mma_gradient.cuh"
 #include "disentangled_attention/backward_mma_q_step.cuh"
@@ -42,7 +43,7 @@ __device__ __forceinline__ void load_query(QWarp& w, const QLoader& load, const 
         if (slot < 0) continue;
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
-            const u32 pair = load_pair(pq + slot * p.position_query_row + step * 16 + (part >> 1) * 8 + 2 * w.c);
+            const u32 pair = load_word(pq + slot * p.position_query_row + step * 16 + (part >> 1) * 8 + 2 * w.c);
             u32& own = w.q[step][part];
             own = pack_operand(low_of<dtype>(own) + low_of<dtype>(pair), high_of<dtype>(own) + high_of<dtype>(pair));
         }

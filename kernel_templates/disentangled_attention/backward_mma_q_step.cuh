@@ -134,7 +134,7 @@ __device__ __forceinline__ void query_operand(u32 (&a)[4], const u16* tensor, s6
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
         const int i = row + 8 * (part & 1);
-        a[part] = i < length ? load_pair(tensor + i * row_stride + step * 16 + (part >> 1) * 8 + 2 * c) : 0u;
+        a[part] = i < length ? load_word(tensor + i * row_stride + step * 16 + (part >> 1) * 8 + 2 * c) : 0u;
     }
 }
 

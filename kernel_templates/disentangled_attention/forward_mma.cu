@@ -2,22 +2,16 @@
 //
 //   s_ij = q_i.k_j + [c2p] q_i.PK[slot(i-j)] + [p2c] k_j.PQ[slot(i-j)],   O = softmax_j(scale * s) V
 //
-// q, k, v, out: [length, head_dim] rows of one (batch, head), 16-bit. PK, PQ: [slots, head_dim] rows of one head.
-// A block of `warps` warps owns block_m query rows and walks over tiles of block_n keys. A tile is
+// q, k, v, out: [length, head_dim] rows of one (batch, head), of 16 bits, or fp32 multiplied as tf32 with fp32 sums.
+// PK, PQ: [slots, head_dim] rows of one head. A block of `warps` warps owns block_m query rows and walks over tiles of
+// block_n keys. A tile is
 //   far   when every |i-j| >= band: all its pairs share one end slot e, so that the bias is q_i.PK_e (a constant of the
 //         row) + k_j.PQ_e, and the latter is folded into the operand: (q_i + PQ_e).k_j. It costs what plain attention
 //         does.
 //   near  otherwise: the rows of PK and PQ for its block_m + block_n - 1 distances, the strip, lie in shared memory in
-//         the order of j-i. Q.PKstrip and PQstrip.K are matrix products, and the shift "column = distance" is undone
-//         on the way through a per-warp fp32 buffer, whose address is affine in row and key.
-// The strip is a ring: the next tile's strip is this one's moved by block_n rows.
+//         the order of j-i, and Q.PKstrip and PQstrip.K are matrix products (mma_scores.cuh).
 //
-// Dynamic shared memory, in this order:
-//   K      [stages][block_n][head_dim]       16-bit, 16-byte chunks swizzled by row, keys in accumulator order (key_of)
-//   V      [stages][block_n][head_dim]       likewise
-//   PK     [ring_rows][head_dim]             when c2p, likewise, in the order of j-i
-//   PQ     [ring_rows][head_dim]             when p2c
-//   shift  [warps][warp_rows][shift_pitch]   fp32, when c2p or p2c
+// Dynamic shared memory: the tiles (mma_tiles.cuh), then
 //   range  [2]                               int, when mask
 #include "config"
 #include "disentangled_attention/params.h"
@@ -36,34 +30,17 @@ using namespace config;
 #include "disentangled_attention/mma_rows.cuh"
 
 constexpr bool has_bias = c2p || p2c;
-constexpr int threads = 32 * warps;
-constexpr int warp_rows = block_m / warps;
-constexpr int row_tiles = warp_rows / 16;  // accumulator tiles of a warp, one above the other
-constexpr int key_blocks = block_n / 16;
-constexpr int key_group = head_dim <= 64 ? 2 : 1;  // key blocks whose fragments a warp holds at a time
-constexpr int tile_bytes = block_n * row_bytes;
+constexpr bool has_t1 = c2p, has_t2 = p2c;  // own rows x are Q, others z are K with partners V; T1 is PK, T2 is PQ
+constexpr int sign = 1, column_warps = 1;
 
-constexpr int strip_chunks = (block_m + block_n - 1) / block_n + 1;  // pieces of block_n distances under one tile
-constexpr int ring_chunks = strip_chunks + stages - 1;
-constexpr int ring_rows = ring_chunks * block_n;
-constexpr int ring_bytes = ring_rows * row_bytes;
-// A pitch of 4 mod 32 words: the reads and the stores of PQstrip.K touch every bank once.
-constexpr int shift_pitch = block_n + 4;
+#include "disentangled_attention/mma_tiles.cuh"
+#include "disentangled_attention/mma_scores.cuh"
+#include "disentangled_attention/mma_tf32_values.cuh"
 
-constexpr int k_offset = 0;
-constexpr int v_offset = k_offset + stages * tile_bytes;
-constexpr int pk_offset = v_offset + stages * tile_bytes;
-constexpr int pq_offset = pk_offset + (c2p ? ring_bytes : 0);
-constexpr int shift_offset = pq_offset + (p2c ? ring_bytes : 0);
-constexpr int range_offset = shift_offset + (has_bias ? block_m * shift_pitch * 4 : 0);
+constexpr int range_offset = tiles_end;
 
 static_assert(range_offset + (mask ? 8 : 0) == shared_bytes, "the launch asks for another size of shared memory");
-static_assert(block_m % (16 * warps) == 0, "each warp owns whole tiles of 16 rows");
 static_assert(!dropout || block_n <= 64, "a patch of dropped weights spans 64 keys");
-static_assert(block_n % 32 == 0 && block_n <= 128, "key masks are 32-bit words; shared offsets are immediates");
-static_assert(threads % (8 * row_chunks) == 0, "a thread's rows of a tile must be equal mod 8");
-static_assert((block_n * row_chunks) % threads == 0, "every thread copies the same number of chunks of a tile");
-static_assert(stages >= 1 && stages <= 4, "depth of the K and V ring");
 
 // Finite, so that it survives differences; exp2 of it, scaled, is 0.
 constexpr float masked_score = -1e30f;
@@ -71,126 +48,65 @@ constexpr float any_score = -1e29f;  // below it: no key seen yet
 // Scores may exceed the subtracted maximum by 2^lazy before O is rescaled: P stays exact to 16 bits, and sums fit fp32.
 constexpr float lazy = 8.0f;
 
-// Key at accumulator column `position` of a group of 8: column 2c + b holds key c + 4b, which spreads a warp's
-// accesses to the shift buffer over the banks.
-__device__ __forceinline__ int key_of(int position) {
-    return (position & ~7) | ((position & 7) >> 1) | ((position & 1) << 2);
-}
+// A fragments of a warp's query rows.
+struct RowFragments {
+    u32 word[row_tiles][dim_steps][4];
 
-struct Lane {
-    int g, c;  // row and column pair of an accumulator
-    // Offsets of this lane's row and chunk in a 16 x 16 block, for ldmatrix.
-    u32 b_row, b_turn;  // rows = n (K, PK): matrices (rows 0-7, k 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15)
-    u32 a_row, a_turn;  // rows = m (PQ) or k (V): (rows 0-7, 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15)
-
-    __device__ __forceinline__ explicit Lane(int lane) {
-        g = lane >> 2, c = lane & 3;
-        const int b = (lane >> 4) * 8 + (lane & 7), a = ((lane >> 3) & 1) * 8 + (lane & 7);
-        b_row = b * row_bytes, b_turn = swizzled(b, (lane >> 3) & 1) - b_row;
-        a_row = a * row_bytes, a_turn = swizzled(a, lane >> 4) - a_row;
+    __device__ __forceinline__ void load(u32 (&a)[4], int tile, int step) const {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] = word[tile][step][i];
     }
-    // `base`: address of a block of 16 rows; `step`: which 16 columns.
-    __device__ __forceinline__ u32 b_address(u32 base, int step) const { return base + b_row + (b_turn ^ (step << 5)); }
-    __device__ __forceinline__ u32 a_address(u32 base, int step) const { return base + a_row + (a_turn ^ (step << 5)); }
 };
 
 // What one warp keeps in registers.
 struct WarpState {
-    u32 q[row_tiles][dim_steps][4];  // A fragments of Q, or of Q + PQ_e in far tiles
+    RowFragments q;  // or of Q + PQ_e in far tiles
     float o[row_tiles][head_dim / 8][4];
-    float s[row_tiles][block_n / 8][4];      // columns: keys by key_of
+    Scores s;
     float row_bias[row_tiles][2];            // q_i.PK_e in far tiles, else 0; rows g and g + 8
     float m[row_tiles][2], l[row_tiles][2];  // subtracted maximum (unscaled), sum of this thread's columns
     u32 hidden;                              // bit 2 * tile + half: the query row is masked
 };
 
-// Issues the copies of one tile. Rows of K and V at or beyond `length` become zeros.
-struct Loader {
-    const ForwardParams& p;
-    const u16 *k, *v, *pk, *pq;  // this head's row 0
-    u32 shared;
-    int row, chunk;         // this thread's first row of a tile, and its chunk of every row
-    int length, distance0;  // distance i-j of ring row 0
-
-    static constexpr int row_step = threads / row_chunks;
-    static constexpr int copies = block_n / row_step;
-
-    // A tile of K or V.
-    __device__ __forceinline__ void rows(const u16* tensor, s64 row_stride, u32 offset, int tile) const {
-        const int key0 = tile * block_n + key_of(row);
-        const u32 to = shared + offset + swizzled(row, chunk);
-        const u16* from = tensor + key0 * row_stride + chunk * 8;
-#pragma unroll
-        for (int i = 0; i < copies; ++i) {
-            const bool valid = key0 + i * row_step < length;
-            copy_chunk(to + i * row_step * row_bytes, valid ? from : tensor, valid);
-            from += row_step * row_stride;
-            asm volatile("" : "+l"(from));  // opaque, or the multiples of the stride are kept in registers
+// A word of Q as an operand; with `key` and `query`, the words of PK_e and PQ_e, as far tiles take it.
+__device__ __forceinline__ u32 query_word(u32 word, bool far, u32 key, u32 query, float& row_bias) {
+    if constexpr (dtype == dtype_f32) {
+        float value = __uint_as_float(word);
+        if (far) {
+            if constexpr (c2p) row_bias += value * __uint_as_float(key);
+            if constexpr (p2c) value += __uint_as_float(query);
         }
+        return round_tf32(__float_as_uint(value));
+    } else {
+        if (!far) return word;
+        const float low = low_of<dtype>(word), high = high_of<dtype>(word);
+        if constexpr (c2p) row_bias += low * low_of<dtype>(key) + high * high_of<dtype>(key);
+        return p2c ? pack_operand(low + low_of<dtype>(query), high + high_of<dtype>(query)) : word;
     }
-
-    // Distances distance0 - n * block_n and down.
-    __device__ __forceinline__ void strip(int n) const {
-        const u32 to = shared + (n % ring_chunks) * tile_bytes + swizzled(row, chunk);
-        int slot[copies];
-#pragma unroll
-        for (int i = 0; i < copies; ++i) slot[i] = slot_of(p, distance0 - n * block_n - row - i * row_step);
-#pragma unroll
-        for (int i = 0; i < copies; ++i) {
-            if constexpr (c2p)
-                copy_chunk(to + pk_offset + i * row_step * row_bytes, pk + slot[i] * p.position_key_row + chunk * 8,
-                           true);
-            if constexpr (p2c)
-                copy_chunk(to + pq_offset + i * row_step * row_bytes, pq + slot[i] * p.position_query_row + chunk * 8,
-                           true);
-        }
-    }
-
-    __device__ __forceinline__ void values(int t, int stage) const {
-        rows(v, p.v_row, v_offset + stage * tile_bytes, t);
-    }
-
-    // K and, for near tiles, the part of the strip that the tile before did not need.
-    __device__ __forceinline__ void keys(int t, int stage, const KeyTiles& tiles) const {
-        rows(k, p.k_row, k_offset + stage * tile_bytes, t);
-        if constexpr (has_bias) {
-            if (t >= tiles.near_begin && t < tiles.near_end) {
-                const int n = t - tiles.near_begin;
-                if (n == 0)
-                    for (int piece = 0; piece < strip_chunks - 1; ++piece) strip(piece);
-                strip(n + strip_chunks - 1);
-            }
-        }
-    }
-};
+}
 
 // Q fragments straight from global memory; with `slot` >= 0 prepared for far tiles of that slot.
-__device__ __forceinline__ void load_query(WarpState& w, const ForwardParams& p, const u16* q, const u16* pk,
-                                           const u16* pq, const Lane& lane, int row, int length, int slot) {
+__device__ __forceinline__ void load_query(WarpState& w, const ForwardParams& p, const Element* q, const Element* pk,
+                                           const Element* pq, const Lane& lane, int row, int length, int slot) {
+    const bool far = has_bias && slot >= 0;
 #pragma unroll
     for (int t = 0; t < row_tiles; ++t) w.row_bias[t][0] = w.row_bias[t][1] = 0.0f;
 #pragma unroll
     for (int step = 0; step < dim_steps; ++step) {
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
-            const int half = part & 1, dim = step * 16 + (part >> 1) * 8 + 2 * lane.c;
+            const int half = part & 1, dim = (step * 8 + (part >> 1) * 4 + lane.c) * word_elements;
+            u32 key = 0, query = 0;
+            if (far) {
+                if constexpr (c2p) key = load_word(pk + slot * p.position_key_row + dim);
+                if constexpr (p2c) query = load_word(pq + slot * p.position_query_row + dim);
+            }
 #pragma unroll
             for (int t = 0; t < row_tiles; ++t) {
                 // Rows past the end repeat the last one, and are never stored.
                 const int i = min(row + t * 16 + half * 8 + lane.g, length - 1);
-                u32 pair = load_pair(q + i * p.q_row + dim);
-                if (has_bias && slot >= 0) {
-                    const float low = low_of<dtype>(pair), high = high_of<dtype>(pair);
-                    if constexpr (c2p) {
-                        const u32 key = load_pair(pk + slot * p.position_key_row + dim);
-                        w.row_bias[t][half] += low * low_of<dtype>(key) + high * high_of<dtype>(key);
-                    }
-                    if constexpr (p2c) {
-                        const u32 query = load_pair(pq + slot * p.position_query_row + dim);
-                        pair = pack_operand(low + low_of<dtype>(query), high + high_of<dtype>(query));
-                    }
-                }
-                w.q[t][step][part] = pair;
+                w.q.word[t][step][part] =
+                    query_word(load_word(q + i * p.q_row + dim), far, key, query, w.row_bias[t][half]);
             }
         }
     }
@@ -205,112 +121,6 @@ __device__ __forceinline__ void load_query(WarpState& w, const ForwardParams& p,
                 w.row_bias[t][half] = w.hidden >> (2 * t + half) & 1 ? 0.0f : sum;
             }
     }
-}
-
-// Address of the 16 ring rows that start `block` blocks after the tile's first.
-__device__ __forceinline__ u32 ring_block(u32 ring, int first_row, int block) {
-    int row = first_row + block * 16;
-    // Opaque, or every block's address is kept in registers from one key block to the next.
-    asm volatile("" : "+r"(row));
-    row -= row >= ring_rows ? ring_rows : 0;
-    return ring + row * row_bytes;
-}
-
-// S = Q.PKstrip, shifted: element (row, t) of a 16-row tile belongs to key t + row - 15.
-// `strip`: ring row of this warp's strip (the strip of its last 16 rows starts there).
-__device__ __forceinline__ void position_scores_c2p(WarpState& w, const Lane& lane, u32 ring, int strip, u32 shift) {
-    const int x = 2 * lane.c + lane.g;
-    const u32 store = shift + 4 * (lane.g * (shift_pitch + 1) + 2 * lane.c - 15);
-#pragma unroll
-    for (int block = 0; block < key_blocks + row_tiles; ++block) {
-        const u32 base = ring_block(ring, strip, block);
-        float c[row_tiles][2][4] = {};
-#pragma unroll
-        for (int step = 0; step < dim_steps; ++step) {
-            u32 b[4];
-            load_matrices(b, lane.b_address(base, step));
-#pragma unroll
-            for (int t = 0; t < row_tiles; ++t) {
-                const int own = block - (row_tiles - 1 - t);  // block within this tile's strip
-                if (own < 0 || own > key_blocks) continue;
-                multiply<dtype>(c[t][0], w.q[t][step], b[0], b[1]);
-                multiply<dtype>(c[t][1], w.q[t][step], b[2], b[3]);
-            }
-        }
-#pragma unroll
-        for (int t = 0; t < row_tiles; ++t) {
-            const int own = block - (row_tiles - 1 - t);
-            if (own < 0 || own > key_blocks) continue;
-#pragma unroll
-            for (int n = 0; n < 2; ++n)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    const int half = e >> 1, odd = e & 1;
-                    // key = x + 8 * (n + half) + odd - 15 + 16 * own
-                    const bool from_zero = x + 8 * (n + half) + odd >= 15;
-                    if (own == 0 ? from_zero : own == key_blocks ? !from_zero : true)
-                        store_shared(
-                            store + 4 * ((16 * t + 8 * half) * shift_pitch + 16 * own + 8 * n + 8 * half + odd),
-                            c[t][n][e]);
-                }
-        }
-    }
-}
-
-// PQstrip.K for a group of key blocks, shifted: element (t, key) of strip block `block`, both counted from the group's
-// first, belongs to row key - t + warp_rows - 1 - 16 * block. Each strip block is loaded once for the whole group.
-__device__ __forceinline__ void position_scores_p2c(const Lane& lane, u32 ring, int strip, u32 shift, int first_block,
-                                                    const u32 (&k)[key_group][dim_steps][4]) {
-    const int x = lane.g - lane.c;
-    const u32 store = shift + 4 * (lane.c * (shift_pitch + 1) - lane.g * shift_pitch);
-#pragma unroll
-    for (int block = 0; block < key_group + row_tiles; ++block) {
-        const u32 base = ring_block(ring, strip, first_block + block);
-        float c[key_group][2][4] = {};
-#pragma unroll
-        for (int step = 0; step < dim_steps; ++step) {
-            u32 a[4];
-            load_matrices(a, lane.a_address(base, step));
-#pragma unroll
-            for (int i = 0; i < key_group; ++i) {
-                if (block < i || block > i + row_tiles) continue;
-                multiply<dtype>(c[i][0], a, k[i][step][0], k[i][step][1]);
-                multiply<dtype>(c[i][1], a, k[i][step][2], k[i][step][3]);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < key_group; ++i) {
-            const int own = block - i;  // block within the strip of these 16 keys
-            if (own < 0 || own > row_tiles) continue;
-#pragma unroll
-            for (int n = 0; n < 2; ++n)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    const int half = e >> 1, odd = e & 1;
-                    const int key = 8 * n + 4 * odd;                            // + c
-                    const int row = key - 8 * half + warp_rows - 1 - 16 * own;  // + c - g
-                    const bool in_last_row = x >= key - 8 * half;               // row <= warp_rows - 1 when own is 0
-                    if (own == 0 ? in_last_row : own == row_tiles ? !in_last_row : true)
-                        store_shared(store + 4 * (row * shift_pitch + 16 * (first_block + i) + key), c[i][n][e]);
-                }
-        }
-    }
-}
-
-// s += or = the shifted scores of this warp.
-template <bool accumulate>
-__device__ __forceinline__ void read_shifted(WarpState& w, const Lane& lane, u32 shift) {
-    const u32 from = shift + 4 * (lane.g * shift_pitch + lane.c);
-#pragma unroll
-    for (int t = 0; t < row_tiles; ++t)
-#pragma unroll
-        for (int n = 0; n < block_n / 8; ++n)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                const float bias =
-                    load_shared(from + 4 * ((16 * t + 8 * (e >> 1)) * shift_pitch + 8 * n + 4 * (e & 1)));
-                w.s[t][n][e] = accumulate ? w.s[t][n][e] + bias : bias;
-            }
 }
 
 // Bit j: key j of the tile is attended by kept rows (keep) or by masked ones (in_range).
@@ -417,8 +227,23 @@ __device__ __forceinline__ void dropped_words(u32 (&dropped)[row_tiles], const F
     }
 }
 
-// O += P V
-__device__ __forceinline__ void accumulate_values(WarpState& w, const Lane& lane, u32 v,
+// O += P V, tf32.
+template <class State>
+__device__ __forceinline__ void accumulate_f32(State& w, const Lane& lane, u32 v, const u32 (&dropped)[row_tiles]) {
+    if constexpr (dropout)
+#pragma unroll
+        for (int t = 0; t < row_tiles; ++t)
+#pragma unroll
+            for (int n = 0; n < block_n / 8; ++n)
+#pragma unroll
+                for (int e = 0; e < 4; ++e)
+                    if (dropped[t] >> (16 * (e & 1) + 8 * (e >> 1) + n) & 1u) w.s[t][n][e] = 0.0f;
+    add_rows(w.o, w.s, ValueLane<head_dim>(lane), v);
+}
+
+// O += P V, 16-bit elements.
+template <class State>
+__device__ __forceinline__ void accumulate_halves(State& w, const Lane& lane, u32 v,
                                                   const u32 (&dropped)[row_tiles]) {
 #pragma unroll
     for (int block = 0; block < key_blocks; ++block) {
@@ -445,44 +270,12 @@ __device__ __forceinline__ void accumulate_values(WarpState& w, const Lane& lane
     }
 }
 
-// S of one tile, without mask. `strip`: ring row where this warp's strip starts (near tiles).
-template <bool near>
-__device__ __forceinline__ void scores(WarpState& w, const Lane& lane, u32 shared, int stage, int strip, u32 shift) {
-    if constexpr (near && c2p) {
-        position_scores_c2p(w, lane, shared + pk_offset, strip, shift);
-        __syncwarp();
-        read_shifted<false>(w, lane, shift);
-        if constexpr (p2c) __syncwarp();  // before the next stores to the shift buffer
-    } else {
-#pragma unroll
-        for (int t = 0; t < row_tiles; ++t)
-#pragma unroll
-            for (int n = 0; n < block_n / 8; ++n)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) w.s[t][n][e] = 0.0f;
-    }
-    const u32 k_tile = shared + k_offset + stage * tile_bytes;
-#pragma unroll
-    for (int block = 0; block < key_blocks; block += key_group) {
-        u32 k[key_group][dim_steps][4];
-#pragma unroll
-        for (int i = 0; i < key_group; ++i)
-#pragma unroll
-            for (int step = 0; step < dim_steps; ++step) {
-                load_matrices(k[i][step], lane.b_address(k_tile + (block + i) * 16 * row_bytes, step));
-#pragma unroll
-                for (int t = 0; t < row_tiles; ++t) {
-                    multiply<dtype>(w.s[t][2 * (block + i)], w.q[t][step], k[i][step][0], k[i][step][1]);
-                    multiply<dtype>(w.s[t][2 * (block + i) + 1], w.q[t][step], k[i][step][2], k[i][step][3]);
-                }
-            }
-        if constexpr (near && p2c) position_scores_p2c(lane, shared + pq_offset, strip, shift, block, k);
-    }
-    if constexpr (near && p2c) {
-        __syncwarp();
-        read_shifted<true>(w, lane, shift);
-    }
-    // The next tile's first stores to the shift buffer come after a barrier of the block.
+__device__ __forceinline__ void accumulate_values(WarpState& w, const Lane& lane, u32 v,
+                                                  const u32 (&dropped)[row_tiles]) {
+    if constexpr (dtype == dtype_f32)
+        accumulate_f32(w, lane, v, dropped);
+    else
+        accumulate_halves(w, lane, v, dropped);
 }
 
 // First kept key and one past the last, of a block whose rows are all kept; everything when a row is masked.
@@ -502,9 +295,23 @@ __device__ __forceinline__ void kept_range(const u8* keep, int row0, int length,
     first = range[0], count = range[1];
 }
 
+template <class Type>
+__device__ __forceinline__ void store_row_halves(Type* to, const float (&o)[head_dim / 8][4], int half, int c,
+                                                 float factor) {
+#pragma unroll
+    for (int n = 0; n < head_dim / 8; ++n) {
+        const u32 pair = pack2<dtype>(o[n][2 * half] * factor, o[n][2 * half + 1] * factor);
+        Type* at = to + 8 * n + 2 * c;
+        if constexpr (aligned)
+            *reinterpret_cast<u32*>(at) = pair;
+        else
+            at[0] = u16(pair & 0xffffu), at[1] = u16(pair >> 16);
+    }
+}
+
 __device__ __forceinline__ void store_rows(const WarpState& w, const ForwardParams& p, const Sequence& s,
                                            const Lane& lane, int row) {
-    u16* out = static_cast<u16*>(p.out) + s.out;
+    Element* out = static_cast<Element*>(p.out) + s.out;
 #pragma unroll
     for (int t = 0; t < row_tiles; ++t)
 #pragma unroll
@@ -515,17 +322,10 @@ __device__ __forceinline__ void store_rows(const WarpState& w, const ForwardPara
             const int i = row + 16 * t + 8 * half + lane.g;
             if (i >= s.length) continue;
             const float inverse = (dropout ? p.dropout.scale : 1.0f) / l;
-            u16* to = out + i * p.out_row + 2 * lane.c;
-#pragma unroll
-            for (int n = 0; n < head_dim / 8; ++n) {
-                const u32 pair = pack2<dtype>(w.o[t][n][2 * half] * inverse, w.o[t][n][2 * half + 1] * inverse);
-                if constexpr (aligned) {
-                    *reinterpret_cast<u32*>(to + 8 * n) = pair;
-                } else {
-                    to[8 * n] = u16(pair & 0xffffu);
-                    to[8 * n + 1] = u16(pair >> 16);
-                }
-            }
+            if constexpr (dtype == dtype_f32)
+                store_row(out + i * p.out_row, w.o[t], half, lane.c, inverse);
+            else
+                store_row_halves(out + i * p.out_row, w.o[t], half, lane.c, inverse);
             if (lse && lane.c == 0) p.lse[s.lse + i] = w.m[t][half] * p.scale_log2 + log2_approx(l);
         }
 }
@@ -542,9 +342,9 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
     const int warp = int(threadIdx.x) / 32;
     const Lane lane(int(threadIdx.x) % 32);
     const int row = s.row0 + warp * warp_rows;  // first query row of this warp
-    const u16* q = static_cast<const u16*>(p.q) + s.q;
-    const u16* pk = static_cast<const u16*>(p.position_key) + s.head * p.position_key_head;
-    const u16* pq = static_cast<const u16*>(p.position_query) + s.head * p.position_query_head;
+    const Element* q = static_cast<const Element*>(p.q) + s.q;
+    const Element* pk = static_cast<const Element*>(p.position_key) + s.head * p.position_key_head;
+    const Element* pq = static_cast<const Element*>(p.position_query) + s.head * p.position_query_head;
 
     const u8* keep = mask ? p.mask + s.batch * p.mask_batch : nullptr;
     int first_key = 0, key_count = s.length;
@@ -566,30 +366,35 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
             for (int n = 0; n < head_dim / 8; ++n) w.o[t][n][2 * half] = w.o[t][n][2 * half + 1] = 0.0f;
         }
 
-    const Loader loader{p,
-                        static_cast<const u16*>(p.k) + s.k,
-                        static_cast<const u16*>(p.v) + s.v,
-                        pk,
-                        pq,
-                        shared,
-                        int(threadIdx.x) / row_chunks,
-                        int(threadIdx.x) % row_chunks,
-                        s.length,
-                        s.row0 + block_m - 1 - tiles.near_begin * block_n};
+    const TileLoader<ForwardParams> loader{p,
+                                           static_cast<const Element*>(p.k) + s.k,
+                                           static_cast<const Element*>(p.v) + s.v,
+                                           pk,
+                                           pq,
+                                           p.k_row,
+                                           p.v_row,
+                                           p.position_key_row,
+                                           p.position_query_row,
+                                           shared,
+                                           int(threadIdx.x) / row_chunks,
+                                           int(threadIdx.x) % row_chunks,
+                                           s.length,
+                                           s.row0 + block_m - 1 - tiles.near_begin * block_n};
+    auto load_keys = [&](int t, int stage) { loader.others(t, stage, tiles.near_begin, tiles.near_end); };
     if constexpr (stages == 1) {
-        loader.keys(tiles.begin, 0, tiles);
+        load_keys(tiles.begin, 0);
         copy_async_commit();
     }
 #pragma unroll
     for (int i = 0; i < stages - 1; ++i) {
         if (tiles.begin + i < tiles.end) {
-            loader.keys(tiles.begin + i, i, tiles);
-            loader.values(tiles.begin + i, i);
+            load_keys(tiles.begin + i, i);
+            loader.partners(tiles.begin + i, i);
         }
         copy_async_commit();
     }
 
-    const u32 shift = shared + shift_offset + warp * warp_rows * shift_pitch * 4;
+    const u32 shift = shared + shift_offset + warp * shift_bytes;
     const int strip_in_tile = block_m - (warp + 1) * warp_rows;
     for (int t = tiles.begin; t < tiles.end; ++t) {
         const int stage = (t - tiles.begin) % stages;
@@ -598,10 +403,10 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
         copy_async_wait<(stages > 1 ? stages - 2 : 0)>();
         __syncthreads();
         if constexpr (stages == 1) {
-            loader.values(t, 0);
+            loader.partners(t, 0);
         } else if (t + stages - 1 < tiles.end) {
-            loader.keys(t + stages - 1, (t + stages - 1 - tiles.begin) % stages, tiles);
-            loader.values(t + stages - 1, (t + stages - 1 - tiles.begin) % stages);
+            load_keys(t + stages - 1, (t + stages - 1 - tiles.begin) % stages);
+            loader.partners(t + stages - 1, (t + stages - 1 - tiles.begin) % stages);
         }
         copy_async_commit();
         if (t == tiles.begin || (has_bias && (t == tiles.near_begin || t == tiles.near_end))) {
@@ -619,16 +424,18 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
                 kept[i] = 32 * i + l < keys_left ? keep[t * block_n + 32 * i + l] : 0;
         }
 
+        // The next tile's first stores to the shift buffer come after a barrier of the block.
+        const u32 k_tile = shared + z_offset + stage * tile_bytes;
         if (has_bias && t >= tiles.near_begin && t < tiles.near_end) {
             int strip = (t - tiles.near_begin) % ring_chunks * block_n + strip_in_tile;
             strip -= strip >= ring_rows ? ring_rows : 0;
-            scores<true>(w, lane, shared, stage, strip, shift);
+            scores<true>(w.s, w.q, lane, shared, k_tile, strip, shift);
         } else {
-            scores<false>(w, lane, shared, stage, 0, shift);
+            scores<false>(w.s, w.q, lane, shared, k_tile, 0, shift);
         }
         if constexpr (stages == 1) {  // K and the strip are read: the next ones may come while V is used
             __syncthreads();
-            if (t + 1 < tiles.end) loader.keys(t + 1, 0, tiles);
+            if (t + 1 < tiles.end) load_keys(t + 1, 0);
             copy_async_commit();
         }
 
@@ -639,7 +446,7 @@ extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) void disentangle
             copy_async_wait<1>();
             __syncthreads();
         }
-        accumulate_values(w, lane, shared + v_offset + stage * tile_bytes, dropped);
+        accumulate_values(w, lane, shared + w_offset + stage * tile_bytes, dropped);
     }
     store_rows(w, p, s, lane, row);
 }

@@ -48,7 +48,7 @@ __device__ __forceinline__ void finish_ends(const BackwardParams& p, float (&acc
         const u32 to = shared + ((warp * 2 + end) * head_dim + 2 * c) * 4;
 #pragma unroll
         for (int n = 0; n < head_dim / 8; ++n) {
-            const u32 pair = load_pair(from + n * 8);
+            const u32 pair = load_word(from + n * 8);
             acc[n][0] += low * low_of<dtype>(pair), acc[n][1] += low * high_of<dtype>(pair);
             acc[n][2] += high * low_of<dtype>(pair), acc[n][3] += high * high_of<dtype>(pair);
         }

@@ -9,14 +9,14 @@ namespace {
 
 struct TierTypes {
     const char* tier;
-    std::vector<DType> dtypes;
+    std::vector<ElementType> dtypes;
 };
 
 // The tiers that this device can run, each with the element types it serves.
 std::vector<TierTypes> tiers() {
     const std::vector<std::string> names = open_device("0").info().tiers();
     std::vector<TierTypes> all = {{"sm90", {DType::bf16, DType::f16}},
-                                  {"mma", {DType::bf16, DType::f16}},
+                                  {"mma", {DType::bf16, DType::f16, kTf32}},
                                   {"simt", {DType::f32, DType::f16, DType::bf16}}};
     std::erase_if(all,
                   [&](const TierTypes& t) { return std::find(names.begin(), names.end(), t.tier) == names.end(); });
@@ -40,7 +40,7 @@ template <class Check>
 void for_every_tier(Check check) {
     for (const TierTypes& tier : tiers()) {
         AttentionSuite suite("0", tier.tier);
-        for (DType dtype : tier.dtypes) {
+        for (ElementType dtype : tier.dtypes) {
             INFO("tier " << tier.tier);
             check(suite, dtype);
         }
@@ -50,47 +50,47 @@ void for_every_tier(Check check) {
 }  // namespace
 
 TEST_CASE("every tier agrees with float64 at odd lengths, head_dim 32", "[gpu][attention]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) { check_lengths(suite, 32, dtype); });
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_lengths(suite, 32, dtype); });
 }
 TEST_CASE("every tier agrees with float64 at odd lengths, head_dim 64", "[gpu][attention]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) { check_lengths(suite, 64, dtype); });
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_lengths(suite, 64, dtype); });
 }
 TEST_CASE("every tier agrees with float64 at odd lengths, head_dim 128", "[gpu][attention]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) { check_lengths(suite, 128, dtype); });
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_lengths(suite, 128, dtype); });
 }
 
 TEST_CASE("every tier agrees with float64 under every mask, head_dim 32", "[gpu][attention][field-30]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) { check_masks(suite, 32, dtype); });
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_masks(suite, 32, dtype); });
 }
 TEST_CASE("every tier agrees with float64 under every mask, head_dim 64", "[gpu][attention][field-30]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) { check_masks(suite, 64, dtype); });
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_masks(suite, 64, dtype); });
 }
 TEST_CASE("every tier agrees with float64 under every mask, head_dim 128", "[gpu][attention][field-30]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) { check_masks(suite, 128, dtype); });
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_masks(suite, 128, dtype); });
 }
 
 TEST_CASE("every tier agrees with float64 for every combination of position terms, head_dim 32", "[gpu][attention]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) { check_terms(suite, 32, dtype); });
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_terms(suite, 32, dtype); });
 }
 TEST_CASE("every tier agrees with float64 for every combination of position terms, head_dim 64", "[gpu][attention]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) { check_terms(suite, 64, dtype); });
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_terms(suite, 64, dtype); });
 }
 TEST_CASE("every tier agrees with float64 for every combination of position terms, head_dim 128", "[gpu][attention]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) { check_terms(suite, 128, dtype); });
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_terms(suite, 128, dtype); });
 }
 
 TEST_CASE("every tier serves packed batches with empty sequences, head_dim 32", "[gpu][attention]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) { check_packed(suite, 32, dtype); });
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_packed(suite, 32, dtype); });
 }
 TEST_CASE("every tier serves packed batches with empty sequences, head_dim 64", "[gpu][attention]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) { check_packed(suite, 64, dtype); });
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_packed(suite, 64, dtype); });
 }
 TEST_CASE("every tier serves packed batches with empty sequences, head_dim 128", "[gpu][attention]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) { check_packed(suite, 128, dtype); });
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_packed(suite, 128, dtype); });
 }
 
 TEST_CASE("every tier reads and writes strided views in place", "[gpu][attention]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) {
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) {
         check_strided_views(suite, 64, dtype);
         check_unaligned_rows(suite, 64, dtype);
     });
@@ -98,18 +98,18 @@ TEST_CASE("every tier reads and writes strided views in place", "[gpu][attention
 
 TEST_CASE("every tier gives the same bits again, with a full mask, and for each part of a batch",
           "[gpu][attention][field-31][field-40]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) { check_bitwise(suite, 64, dtype); });
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_bitwise(suite, 64, dtype); });
 }
 
 TEST_CASE("large activations stay finite in every tier", "[gpu][attention][field-36]") {
-    for_every_tier([](AttentionSuite& suite, DType dtype) { check_large_activations(suite, dtype); });
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_large_activations(suite, dtype); });
 }
 
 TEST_CASE("every candidate of a tier agrees with float64, not only the first", "[gpu][attention][long]") {
     Runtime runtime(private_options("0"));
     const Operation& operation = da::operation();
     const DeviceInfo& device = runtime.device().info();
-    for (DType dtype : {DType::bf16, DType::f32})
+    for (ElementType dtype : {ElementType(DType::bf16), ElementType(DType::f32), kTf32})
         for (int length : {300, 1100}) {
             da::Problem problem = random_problem(length, 64, dtype, true);
             problem.position_buckets = 32;
@@ -126,32 +126,36 @@ TEST_CASE("every candidate of a tier agrees with float64, not only the first", "
 }
 
 // Few and small, so that compute-sanitizer gets through: every tier and head_dim, far and near tiles, holes in the
-// mask, an unaligned view, packed with an empty sequence.
+// mask, an unaligned view, packed with an empty sequence; of the mma tier elements of 16 and of 32 bits.
 TEST_CASE("small problems touch only what they should", "[gpu][attention][small]") {
-    for (int head_dim : {32, 64, 128})
-        for (const TierTypes& tier : tiers()) {
-            AttentionSuite suite("0", tier.tier);
-            const DType dtype = tier.dtypes.front();
-            for (int length : {1, 33, 150}) {
-                da::Problem problem = random_problem(length, head_dim, dtype, true);
-                problem.batch = 1;
-                problem.position_buckets = 16;
-                problem.max_relative_positions = 32;
-                const TestCase data = da::make_case(problem, da::MaskPattern::holes, {}, 40 + length, true);
-                INFO(tier.tier << " " << data.label);
-                CHECK(suite.error_of(problem, data) <= data.tolerance);
-            }
-            da::Problem problem = random_problem(1, head_dim, dtype, false);
-            const std::vector<int> lengths = {40, 0, 70};
-            problem.layout = da::Layout::packed;
-            problem.batch = 3;
-            problem.length = 70;
-            problem.tokens = 110;
+    auto check = [](AttentionSuite& suite, int head_dim, ElementType dtype) {
+        for (int length : {1, 33, 150}) {
+            da::Problem problem = random_problem(length, head_dim, dtype, true);
+            problem.batch = 1;
             problem.position_buckets = 16;
             problem.max_relative_positions = 32;
-            const TestCase data = da::make_case(problem, da::MaskPattern::none, lengths, 8, true);
-            INFO(tier.tier << " " << data.label);
+            const TestCase data = da::make_case(problem, da::MaskPattern::holes, {}, 40 + length, true);
+            INFO(data.label);
             CHECK(suite.error_of(problem, data) <= data.tolerance);
-            if (head_dim == 64) check_unaligned_rows(suite, head_dim, dtype);
+        }
+        da::Problem problem = random_problem(1, head_dim, dtype, false);
+        const std::vector<int> lengths = {40, 0, 70};
+        problem.layout = da::Layout::packed;
+        problem.batch = 3;
+        problem.length = 70;
+        problem.tokens = 110;
+        problem.position_buckets = 16;
+        problem.max_relative_positions = 32;
+        const TestCase data = da::make_case(problem, da::MaskPattern::none, lengths, 8, true);
+        INFO(data.label);
+        CHECK(suite.error_of(problem, data) <= data.tolerance);
+        if (head_dim == 64) check_unaligned_rows(suite, head_dim, dtype);
+    };
+    for (int head_dim : {32, 64, 128})
+        for (const TierTypes& tier : tiers()) {
+            INFO(tier.tier);
+            AttentionSuite suite("0", tier.tier);
+            check(suite, head_dim, tier.dtypes.front());
+            if (std::string(tier.tier) == "mma") check(suite, head_dim, kTf32);
         }
 }

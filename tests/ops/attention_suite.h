@@ -14,6 +14,15 @@ namespace turbotune::testing {
 
 namespace da = disentangled_attention;
 
+// Elements of a problem, with the products that it allows them: f32 is strict unless told otherwise.
+struct ElementType {
+    DType dtype;
+    da::Math math;
+    ElementType(DType type, da::Math products = da::Math::strict) : dtype(type), math(products) {}
+    operator DType() const { return dtype; }
+};
+inline const ElementType kTf32 = {DType::f32, da::Math::fast};
+
 inline RuntimeOptions private_options(const std::string& device) {
     RuntimeOptions options;
     options.device = device;

@@ -8,7 +8,7 @@
 
 namespace turbotune::testing {
 
-inline da::Problem training_problem(da::Pass pass, int length, int head_dim, DType dtype, bool mask,
+inline da::Problem training_problem(da::Pass pass, int length, int head_dim, ElementType dtype, bool mask,
                                     float dropout = 0) {
     da::Problem problem = random_problem(length, head_dim, dtype, mask);
     problem.pass = pass;
@@ -16,7 +16,7 @@ inline da::Problem training_problem(da::Pass pass, int length, int head_dim, DTy
     return problem;
 }
 
-inline da::Problem gradient_problem(int length, int head_dim, DType dtype, bool mask, float dropout = 0) {
+inline da::Problem gradient_problem(int length, int head_dim, ElementType dtype, bool mask, float dropout = 0) {
     return training_problem(da::Pass::backward, length, head_dim, dtype, mask, dropout);
 }
 
@@ -30,13 +30,13 @@ inline void check_case(AttentionSuite& suite, const TestCase& data, const Config
     }
 }
 
-inline void check_gradient_lengths(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_gradient_lengths(AttentionSuite& suite, int head_dim, ElementType dtype) {
     for (int length : {1, 2, 17, 33, 63, 64, 65, 127, 128, 129, 217, 257, 513, 1021})
         check_case(suite, da::make_case(gradient_problem(length, head_dim, dtype, false), da::MaskPattern::none, {},
                                         300 + length, true));
 }
 
-inline void check_gradient_masks(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_gradient_masks(AttentionSuite& suite, int head_dim, ElementType dtype) {
     using enum da::MaskPattern;
     for (da::MaskPattern pattern : {right, left, holes, second_half, last_only, first_only, alternating, all_hidden})
         for (int length : {1, 33, 129, 300}) {
@@ -47,7 +47,7 @@ inline void check_gradient_masks(AttentionSuite& suite, int head_dim, DType dtyp
         }
 }
 
-inline void check_gradient_terms(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_gradient_terms(AttentionSuite& suite, int head_dim, ElementType dtype) {
     for (auto [c2p, p2c] : {std::pair{true, true}, {true, false}, {false, true}, {false, false}})
         for (auto [buckets, most] : {std::pair{256, 512}, {16, 32}, {0, 40}, {-1, 1000}, {2, 8}})
             for (int length : {65, 200, 700}) {
@@ -70,7 +70,7 @@ inline da::Problem packed_problem(da::Problem problem, const std::vector<int>& l
     return problem;
 }
 
-inline void check_gradient_packed(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_gradient_packed(AttentionSuite& suite, int head_dim, ElementType dtype) {
     for (std::vector<int> lengths :
          {std::vector{5}, {64, 1, 0, 130, 33}, {0, 0, 17}, {33, 130, 0, 1, 64}, {16, 16, 900, 16, 16, 3}})
         for (float dropout : {0.0f, 0.1f}) {
@@ -83,7 +83,7 @@ inline void check_gradient_packed(AttentionSuite& suite, int head_dim, DType dty
 }
 
 // One long sequence among many short ones.
-inline void check_gradient_mixed_lengths(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_gradient_mixed_lengths(AttentionSuite& suite, int head_dim, ElementType dtype) {
     std::vector<int> lengths(50, 16);
     lengths.insert(lengths.begin() + 20, 1300);
     const da::Problem problem = packed_problem(gradient_problem(1, head_dim, dtype, false), lengths);
@@ -91,7 +91,7 @@ inline void check_gradient_mixed_lengths(AttentionSuite& suite, int head_dim, DT
 }
 
 // The forward pass and the gradients drop the same weights as the float64 reference, which draws them by element.
-inline void check_dropout(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_dropout(AttentionSuite& suite, int head_dim, ElementType dtype) {
     for (da::Pass pass : {da::Pass::training_forward, da::Pass::backward})
         for (float dropout : {0.1f, 0.5f})
             for (int length : {1, 33, 150, 600}) {
@@ -105,7 +105,7 @@ inline void check_dropout(AttentionSuite& suite, int head_dim, DType dtype) {
 
 // Bit for bit: the same again, with a mask that keeps everything, and for each sequence of a batch alone (the tables'
 // gradients are sums over the batch, so only those of the rows).
-inline void check_gradient_bits(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_gradient_bits(AttentionSuite& suite, int head_dim, ElementType dtype) {
     da::Problem problem = gradient_problem(193, head_dim, dtype, false);
     problem.batch = 4;
     const TestCase data = da::make_case(problem, da::MaskPattern::none, {}, 3, true);
@@ -151,7 +151,7 @@ inline void check_gradient_bits(AttentionSuite& suite, int head_dim, DType dtype
 // A tensor of [B, L, H*D] as a view into rows of `pitch` elements, from element `first` on.
 class StridedRows {
   public:
-    StridedRows(Device& device, DType dtype, std::int64_t rows, std::int64_t width, std::int64_t pitch,
+    StridedRows(Device& device, ElementType dtype, std::int64_t rows, std::int64_t width, std::int64_t pitch,
                 std::int64_t first)
         : device_(device),
           whole_(dtype, {rows, pitch}),
@@ -194,7 +194,7 @@ class StridedRows {
 };
 
 // Gradients through views: q, k, v and their gradients of one fused projection each, and rows that are not aligned.
-inline void check_gradient_views(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_gradient_views(AttentionSuite& suite, int head_dim, ElementType dtype) {
     const da::Problem dense = gradient_problem(150, head_dim, dtype, false);
     const TestCase data = da::make_case(dense, da::MaskPattern::none, {}, 9, true);
     const std::int64_t width = std::int64_t{dense.heads} * head_dim, rows = std::int64_t{dense.batch} * dense.length;

@@ -15,18 +15,19 @@ inline const std::vector<int>& odd_lengths() {
     return lengths;
 }
 
-inline da::Problem random_problem(int length, int head_dim, DType dtype, bool mask) {
+inline da::Problem random_problem(int length, int head_dim, ElementType dtype, bool mask) {
     da::Problem problem;
     problem.batch = length > 600 ? 1 : 2;
     problem.heads = length > 600 ? 1 : 2;
     problem.length = length;
     problem.head_dim = head_dim;
     problem.dtype = dtype;
+    problem.math = dtype.math;
     problem.mask = mask;
     return problem;
 }
 
-inline void check_lengths(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_lengths(AttentionSuite& suite, int head_dim, ElementType dtype) {
     for (int length : odd_lengths()) {
         const da::Problem problem = random_problem(length, head_dim, dtype, false);
         const TestCase data = da::make_case(problem, da::MaskPattern::none, {}, 1000 + length, true);
@@ -35,7 +36,7 @@ inline void check_lengths(AttentionSuite& suite, int head_dim, DType dtype) {
     }
 }
 
-inline void check_masks(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_masks(AttentionSuite& suite, int head_dim, ElementType dtype) {
     using enum da::MaskPattern;
     for (da::MaskPattern pattern : {right, left, holes, second_half, last_only, first_only, alternating, all_hidden})
         for (int length : {1, 33, 129, 300, 1021}) {
@@ -49,7 +50,7 @@ inline void check_masks(AttentionSuite& suite, int head_dim, DType dtype) {
 }
 
 // c2p, p2c and none, with and without buckets, band narrower and wider than the sequence.
-inline void check_terms(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_terms(AttentionSuite& suite, int head_dim, ElementType dtype) {
     for (auto [c2p, p2c] : {std::pair{true, false}, {false, true}, {false, false}})
         for (auto [buckets, most] : {std::pair{256, 512}, {16, 32}, {0, 40}, {-1, 1000}, {2, 8}})
             for (int length : {65, 200, 700}) {
@@ -64,7 +65,7 @@ inline void check_terms(AttentionSuite& suite, int head_dim, DType dtype) {
             }
 }
 
-inline void check_packed(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_packed(AttentionSuite& suite, int head_dim, ElementType dtype) {
     for (std::vector<int> lengths :
          {std::vector{5}, {64, 1, 0, 130, 33}, {0, 0, 17}, {33, 130, 0, 1, 64}, {16, 16, 900, 16, 16, 3}, {0}}) {
         da::Problem problem = random_problem(1, head_dim, dtype, false);
@@ -80,7 +81,7 @@ inline void check_packed(AttentionSuite& suite, int head_dim, DType dtype) {
 }
 
 // Views of one fused projection [B, L, 3 * H * D], output heads first: the same bits as dense tensors.
-inline void check_strided_views(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_strided_views(AttentionSuite& suite, int head_dim, ElementType dtype) {
     const da::Problem dense = random_problem(150, head_dim, dtype, false);
     const TestCase data = da::make_case(dense, da::MaskPattern::none, {}, 9, false);
     const HostTensor want = suite.outputs_of(data).at("out");
@@ -130,7 +131,7 @@ inline void check_strided_views(AttentionSuite& suite, int head_dim, DType dtype
 }
 
 // Rows whose stride is odd in elements, so that no row but the first is aligned to more than an element.
-inline void check_unaligned_rows(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_unaligned_rows(AttentionSuite& suite, int head_dim, ElementType dtype) {
     const da::Problem dense = random_problem(70, head_dim, dtype, false);
     const TestCase data = da::make_case(dense, da::MaskPattern::none, {}, 12, true);
     const std::int64_t width = std::int64_t{dense.heads} * dense.head_dim, wide = width + 1;
@@ -181,7 +182,7 @@ inline void check_unaligned_rows(AttentionSuite& suite, int head_dim, DType dtyp
 
 // A mask that keeps everything equals no mask, a batch equals its parts, and a second call equals the first: bit for
 // bit.
-inline void check_bitwise(AttentionSuite& suite, int head_dim, DType dtype) {
+inline void check_bitwise(AttentionSuite& suite, int head_dim, ElementType dtype) {
     da::Problem problem = random_problem(193, head_dim, dtype, false);
     problem.batch = 4;
     const TestCase data = da::make_case(problem, da::MaskPattern::none, {}, 3, false);
@@ -212,7 +213,7 @@ inline void check_bitwise(AttentionSuite& suite, int head_dim, DType dtype) {
 }
 
 // Activations up to 1e4: scores far beyond what 16 bits hold.
-inline void check_large_activations(AttentionSuite& suite, DType dtype) {
+inline void check_large_activations(AttentionSuite& suite, ElementType dtype) {
     const da::Problem problem = random_problem(140, 64, dtype, false);
     TestCase data = da::make_case(problem, da::MaskPattern::none, {}, 4, false);
     for (const char* name : {"q", "k", "position_key", "position_query"}) {

@@ -66,8 +66,10 @@ void check_candidates(const Tier& tier, const char* pass, const char* precision,
 }  // namespace
 
 TEST_CASE("every mma candidate of every workload fits, or the filter says what it needs", "[tiers]") {
-    // head_dim 128 in 99 KiB leaves one.
+    // head_dim 128 in 99 KiB leaves one, and of fp32 none: the simt tier serves it.
     check_candidates(mma_tier(), "inference", "half", 1);
+    for (const char* pass : {"inference", "training_forward", "backward_dq"})
+        check_candidates(mma_tier(), pass, "fp32_fast", 0);
 }
 
 TEST_CASE("every simt candidate of every workload fits, or the filter says what it needs", "[tiers]") {
@@ -90,7 +92,9 @@ TEST_CASE("what the CUDA tiers have no kernels for is refused by name", "[tiers]
         for (const char* pass : {"inference", "training_forward", "backward_dq", "backward_dkdv"})
             for (const char* precision : {"half", "fp32_strict", "fp32_fast"})
                 CHECK(refusal(*tier, {{"precision", {precision}}, {"pass", {pass}}}) == "");
-    CHECK(refusal(mma_tier(), {{"precision", {"half"}}, {"pass", {"backward_dq"}}}) == "");
+    for (const char* precision : {"half", "fp32_fast"})
+        for (const char* pass : {"inference", "training_forward", "backward_dq", "backward_dkdv"})
+            CHECK(refusal(mma_tier(), {{"precision", {precision}}, {"pass", {pass}}}) == "");
 }
 
 TEST_CASE("a config of a CUDA tier is checked field by field", "[tiers]") {

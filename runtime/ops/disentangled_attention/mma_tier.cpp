@@ -1,11 +1,12 @@
-// Tensor cores through mma.sync, sm_80 and newer: kernel_templates/disentangled_attention/forward_mma.cu, and the
-// backward pass in mma_backward.cpp.
+// Tensor cores through mma.sync, sm_80 and newer: kernel_templates/disentangled_attention/forward_mma.cu, of 16-bit
+// elements, or of fp32 in tf32; the backward passes are in mma_backward.cpp and tf32_backward.cpp.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "mma_backward.h"
 #include "schedule.h"
+#include "tf32_backward.h"
 #include "turbotune/base/error.h"
 
 namespace turbotune::disentangled_attention {
@@ -42,7 +43,14 @@ const std::vector<MmaConfig> kHeadDim128 = {
     {64, 64, 4, 2, 1}, {128, 32, 8, 1, 1}, {128, 32, 8, 2, 1}, {128, 64, 8, 1, 1},
 };
 
-const std::vector<MmaConfig>& table_of(std::int64_t head_dim) {
+// Of fp32 rows, which are twice as wide; best first as measured there at each head_dim.
+const std::vector<MmaConfig> kTf32HeadDim64 = {
+    {64, 64, 4, 1, 2}, {64, 32, 4, 1, 3}, {64, 32, 4, 2, 2}, {128, 32, 8, 1, 1}};
+const std::vector<MmaConfig> kTf32HeadDim32 = {{128, 32, 4, 1, 2}, {64, 64, 4, 1, 3}, {64, 32, 4, 1, 4}};
+const std::vector<MmaConfig> kTf32HeadDim128 = {{128, 32, 8, 1, 1}, {64, 32, 4, 1, 1}};
+
+const std::vector<MmaConfig>& table_of(std::int64_t head_dim, bool tf32) {
+    if (tf32) return head_dim == 32 ? kTf32HeadDim32 : head_dim == 64 ? kTf32HeadDim64 : kTf32HeadDim128;
     return head_dim == 32 ? kHeadDim32 : head_dim == 64 ? kHeadDim64 : kHeadDim128;
 }
 
@@ -56,12 +64,20 @@ Config to_fields(const MmaConfig& c) {
 }
 
 // The template's own layout, name by name.
-std::int64_t shared_bytes(const MmaConfig& c, std::int64_t head_dim, PositionTerms terms, bool mask) {
-    const std::int64_t tile_bytes = c.block_n * head_dim * 2;
+std::int64_t shared_bytes(const MmaConfig& c, std::int64_t head_dim, bool tf32, PositionTerms terms, bool mask) {
+    const std::int64_t tile_bytes = c.block_n * head_dim * (tf32 ? 4 : 2);
     const int strip_chunks = (c.block_m + c.block_n - 1) / c.block_n + 1;
     const std::int64_t ring_bytes = (strip_chunks + c.stages - 1) * tile_bytes;
     const std::int64_t shift_bytes = terms.count() ? std::int64_t{c.block_m} * (c.block_n + 4) * 4 : 0;
     return 2 * c.stages * tile_bytes + terms.count() * ring_bytes + shift_bytes + (mask ? 8 : 0);
+}
+
+bool is_tf32(const Workload& workload) {
+    return workload.fields.text("precision") == "fp32_fast";
+}
+
+bool is_tf32(const Problem& problem) {
+    return problem.dtype == DType::f32;
 }
 
 bool masked(const Workload& workload) {
@@ -69,9 +85,9 @@ bool masked(const Workload& workload) {
 }
 
 // The axes leave combinations that the template refuses; a profile may name only those that were candidates.
-void check_listed(std::int64_t head_dim, const Config& config) {
+void check_listed(std::int64_t head_dim, bool tf32, const Config& config) {
     check_config(kMma, kAxes, config);
-    for (const MmaConfig& c : table_of(head_dim))
+    for (const MmaConfig& c : table_of(head_dim, tf32))
         if (to_fields(c) == config) return;
     throw InvalidArgument(
         "config", fmt::format("{} is not a config of the mma tier for head_dim {}", config.to_string(), head_dim));
@@ -85,13 +101,17 @@ class MmaTier : public Tier {
         const std::string why = refuse_unserved(kMma, workload, {.dropout = true, .backward = true});
         if (!why.empty()) return why;
         const std::string& precision = workload.fields.text("precision");
-        return precision == "half" ? "" : fmt::format("precision {} is not available on the mma tier", precision);
+        return precision == "half" || is_tf32(workload)
+                   ? ""
+                   : fmt::format("precision {} is not available on the mma tier", precision);
     }
 
     std::vector<Config> candidates(const Workload& workload, const DeviceInfo& device) const override {
         const std::int64_t head_dim = workload.fields.integer("head_dim");
-        if (is_backward(workload)) return mma_backward_candidates(head_dim, workload.fields.integer("length"));
-        std::vector<MmaConfig> configs = table_of(head_dim);
+        if (is_backward(workload))
+            return is_tf32(workload) ? tf32_backward::candidates(head_dim)
+                                     : mma_backward_candidates(head_dim, workload.fields.integer("length"));
+        std::vector<MmaConfig> configs = table_of(head_dim, is_tf32(workload));
         // With fewer blocks than half the multiprocessors' slots, shorter blocks fill more of them.
         const std::int64_t length = workload.fields.integer("length"),
                            sequences = workload.fields.integer("batch_heads");
@@ -111,27 +131,33 @@ class MmaTier : public Tier {
     Resources resources(const Workload& workload, const Config& config) const override {
         const std::int64_t head_dim = workload.fields.integer("head_dim");
         if (is_backward(workload))
-            return mma_backward_resources(head_dim, position_terms(workload), has_dropout(workload), config);
-        check_listed(head_dim, config);
+            return is_tf32(workload)
+                       ? tf32_backward::resources(workload, config)
+                       : mma_backward_resources(head_dim, position_terms(workload), has_dropout(workload), config);
+        check_listed(head_dim, is_tf32(workload), config);
         const MmaConfig c = from_fields(config);
         Resources resources;
         resources.threads = 32 * c.warps;
         resources.registers = registers_per_thread(resources.threads, c.blocks_per_sm);
-        resources.shared_bytes = shared_bytes(c, head_dim, position_terms(workload), masked(workload));
+        resources.shared_bytes =
+            shared_bytes(c, head_dim, is_tf32(workload), position_terms(workload), masked(workload));
         return resources;
     }
 
     std::vector<KernelLaunch> launches(const Problem& problem, const Config& config,
                                        const DeviceInfo& device) const override {
-        if (problem.pass == Pass::backward) return mma_backward_launches(problem, config, device);
-        check_listed(problem.head_dim, config);
+        const bool tf32 = is_tf32(problem);
+        if (problem.pass == Pass::backward)
+            return tf32 ? tf32_backward::launches(problem, config, device)
+                        : mma_backward_launches(problem, config, device);
+        check_listed(problem.head_dim, tf32, config);
         const MmaConfig c = from_fields(config);
         KernelLaunch launch;
         launch.spec.template_path = "disentangled_attention/forward_mma.cu";
         launch.spec.kernel_name = "disentangled_attention_forward_mma";
         launch.spec.parameters = problem_parameters(problem);
         for (const ScheduleAxis& axis : kAxes) launch.spec.parameters.set(axis.name, *config.find(axis.name));
-        const std::int64_t shared = shared_bytes(c, problem.head_dim, {problem.c2p, problem.p2c}, problem.mask);
+        const std::int64_t shared = shared_bytes(c, problem.head_dim, tf32, {problem.c2p, problem.p2c}, problem.mask);
         launch.spec.parameters.set("aligned", FieldValue(has_aligned_rows(problem)));
         launch.spec.parameters.set("shared_bytes", FieldValue(shared));  // checked against the template's own layout
         launch.spec.target = device.target();
@@ -142,11 +168,16 @@ class MmaTier : public Tier {
     }
 
     std::size_t workspace_bytes(const Problem& problem, const Config& config) const override {
-        return problem.pass == Pass::backward ? mma_backward_workspace_bytes(problem, config) : 0;
+        if (problem.pass != Pass::backward) return 0;
+        return is_tf32(problem) ? tf32_backward::workspace_bytes(problem)
+                                : mma_backward_workspace_bytes(problem, config);
     }
 
     void fill(const Problem& problem, const Config& config, BackwardParams& params) const override {
-        mma_backward_fill(problem, config, params);
+        if (is_tf32(problem))
+            tf32_backward::fill(problem, params);
+        else
+            mma_backward_fill(problem, config, params);
     }
 };
 
