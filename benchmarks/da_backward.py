@@ -22,6 +22,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import dropout_mask  # noqa: E402
 from da_kernels import DTYPES, Kernel, Nvrtc, compile_cached, masks, render, report, slot_table  # noqa: E402
 
 KERNELS = ("prepare", "mma_kv", "mma_q", "mma_position", "finish")
@@ -151,41 +152,8 @@ class BackwardParams(ctypes.Structure):
 
 def dropout_params(probability, seed, offset):
     p = DropoutParams()
-    for round_ in range(10):
-        p.keys[2 * round_] = (seed + round_ * 0x9e3779b9) & 0xffffffff
-        p.keys[2 * round_ + 1] = ((seed >> 32) + round_ * 0xbb67ae85) & 0xffffffff
-    threshold = round(probability * 65536)
-    for i in range(16):
-        p.threshold[i] = 0xffffffff if threshold >> (15 - i) & 1 else 0
-    p.offset, p.scale = offset, 1 / (1 - probability)
+    p.keys[:], p.threshold[:], p.offset, p.scale = dropout_mask.arguments(probability, seed, offset)
     return p
-
-
-def keep_mask(torch, p, batch_head, length):
-    """dropout.h in int64: bool [length, length], True where the weight is kept."""
-    full = 0xffffffff
-    rows = torch.arange((length + 15) // 16 * 8, device="cuda")[:, None]
-    columns = torch.arange((length + 63) // 64 * 4, device="cuda")[None, :]
-    planes = []
-    for call in range(2):
-        x, y = (columns * 2 + call).expand(rows.shape[0], -1), rows.expand(-1, columns.shape[1])
-        z, w = torch.full_like(x, batch_head), torch.full_like(x, p.offset)
-        for r in range(10):
-            def product(factor, value):
-                low, high = factor * (value & 0xffff), factor * (value >> 16)
-                high = high + (low >> 16)
-                return high >> 16 & full, (high << 16 | low & 0xffff) & full
-            (ah, al), (bh, bl) = product(0xd2511f53, x), product(0xcd9e8d57, z)
-            x, y, z, w = bh ^ y ^ p.keys[2 * r], bl, ah ^ w ^ p.keys[2 * r + 1], al
-        planes += [x, y, z, w]
-    planes += [(q << 11 | q >> 21) & full for q in planes]
-    below = torch.zeros_like(planes[0])
-    for i in range(15, -1, -1):
-        below = (~planes[i] & below | p.threshold[i] & (~planes[i] | below)) & full
-    i = torch.arange(length, device="cuda")[:, None]
-    j = torch.arange(length, device="cuda")[None, :]
-    word = below[(i >> 4) * 8 + (i & 7), (j >> 6) * 4 + (j >> 1 & 3)]
-    return (word >> ((j & 1) * 16 + (i >> 3 & 1) * 8 + (j >> 3 & 7)) & 1) == 0
 
 
 # --- problems --------------------------------------------------------------------------------------------------------
@@ -264,7 +232,8 @@ class Problem:
             self.lse[base:base + length] = (torch.logsumexp(s, -1) / math.log(2)).float()
             kept = 1.0
             if self.dropout:
-                kept = keep_mask(torch, self.dropout, b * heads + h, length).double() * self.dropout.scale
+                kept = torch.from_numpy(dropout_mask.kept(self.dropout, b * heads + h, length)).cuda()
+                kept = kept.double() * self.dropout.scale
             out = (weight * kept) @ v
             self.out[rows, columns] = out.to(self.type)
             ds = weight * ((dout @ v.T) * kept - (out * dout).sum(-1, keepdim=True)) * self.factor

@@ -19,6 +19,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import da_kernels as da
+import dropout_mask
 
 CONFIGS = {64: [(64, 2, 2), (64, 2, 1), (64, 1, 1), (32, 6, 4), (32, 4, 4)], 128: [(64, 1, 1), (32, 2, 2)]}
 CONFIGS[32] = CONFIGS[64]   # by head_dim: block, blocks_per_sm, position_blocks_per_sm
@@ -92,44 +93,10 @@ def build(nvrtc, cache, kernel, target):
     return open(path + ".cubin", "rb").read(), open(path + ".log").read()
 
 
-# --- dropout, as kernel_templates/disentangled_attention/dropout.h -----------------------------------------------------
-
 def dropout_params(probability):
     p = da.DropoutParams()
-    threshold = min(65535, round(probability * 65536))
-    for i in range(16):
-        p.threshold[i] = 0xffffffff if threshold >> (15 - i) & 1 else 0
-    low, high = SEED & 0xffffffff, SEED >> 32
-    for r in range(10):
-        p.keys[2 * r] = (low + r * 0x9e3779b9) & 0xffffffff
-        p.keys[2 * r + 1] = (high + r * 0xbb67ae85) & 0xffffffff
-    p.offset, p.scale = OFFSET, 1 / (1 - probability)
+    p.keys[:], p.threshold[:], p.offset, p.scale = dropout_mask.arguments(probability, SEED, OFFSET)
     return p
-
-
-def keep_mask(p, batch_head, length):
-    """bool [length, length] of one head."""
-    import numpy as np
-    rows, columns = (length + 15) // 16 * 8, (length + 63) // 64 * 4
-    row_group, column_group = np.meshgrid(np.arange(rows, dtype=np.uint64), np.arange(columns, dtype=np.uint64), indexing="ij")
-    mask32, planes = np.uint64(0xffffffff), []
-    for call in range(2):
-        x, y = column_group * 2 + np.uint64(call), row_group
-        z, w = np.full_like(x, batch_head), np.full_like(x, p.offset)
-        for r in range(10):
-            a, b = np.uint64(0xd2511f53) * x, np.uint64(0xcd9e8d57) * z
-            x, y, z, w = ((b >> np.uint64(32)) ^ y ^ np.uint64(p.keys[2 * r]), b & mask32,
-                          (a >> np.uint64(32)) ^ w ^ np.uint64(p.keys[2 * r + 1]), a & mask32)
-        planes += [x, y, z, w]
-    below = np.zeros_like(row_group)
-    for i in range(15, -1, -1):
-        plane = planes[i] if i < 8 else ((planes[i - 8] << np.uint64(11)) | (planes[i - 8] >> np.uint64(21))) & mask32
-        inverse = ~plane & mask32
-        below = (inverse & below) | (np.uint64(p.threshold[i]) & (inverse | below))
-    row, column = np.arange(length)[:, None], np.arange(length)[None, :]
-    bit = (column & 1) * 16 + (row >> 3 & 1) * 8 + (column >> 3 & 7)
-    word = below[(row >> 4) * 8 + (row & 7), (column >> 6) * 4 + (column >> 1 & 3)]
-    return (word >> bit.astype(np.uint64) & np.uint64(1)) == 0
 
 
 # --- problems ----------------------------------------------------------------------------------------------------------
@@ -200,7 +167,7 @@ class Backward:
             factor = torch.ones_like(weight)
             if self.dropout:
                 for h in range(heads):
-                    kept = torch.from_numpy(keep_mask(self.dropout, b * heads + h, n)).cuda()
+                    kept = torch.from_numpy(dropout_mask.kept(self.dropout, b * heads + h, n)).cuda()
                     factor[h] = kept.double() / (1 - self.case["dropout"])
             join = lambda t: t.transpose(0, 1).reshape(n, -1)
             out = (weight * factor) @ v

@@ -17,6 +17,8 @@ import signal
 import sys
 import time
 
+import dropout_mask
+
 ROOT = os.environ.get("TURBOTUNE_TEMPLATE_DIR") or \
     os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kernel_templates")
 KERNEL, EXPAND = "disentangled_attention_forward_sm90", "disentangled_attention_expand_positions"
@@ -146,40 +148,6 @@ def slot_table(buckets, longest):
     return span, band, [slot(d) for d in range(-band, band + 1)]
 
 
-def dropout_arguments(p, probability, seed, offset):
-    """Fills what kernel_templates/disentangled_attention/dropout.h reads."""
-    for turn in range(10):
-        p.keys[2 * turn] = ((seed & 0xffffffff) + turn * 0x9e3779b9) & 0xffffffff
-        p.keys[2 * turn + 1] = ((seed >> 32) + turn * 0xbb67ae85) & 0xffffffff
-    number = round(probability * 65536)
-    for bit in range(16):
-        p.threshold[bit] = 0xffffffff if number >> (15 - bit) & 1 else 0
-    p.offset, p.kept_scale = offset, 1 / (1 - probability)
-
-
-def keep_mask(torch, p, batch_head, length):
-    """Kept weights [length, length] of one head, by the text of dropout.h."""
-    low = 0xffffffff
-    rows = torch.arange((length + 15) // 16 * 8, device="cuda")[:, None]
-    columns = torch.arange((length + 63) // 64 * 4, device="cuda")[None, :]
-    planes = []
-    for call in range(2):
-        x, y = (columns * 2 + call).expand(rows.shape[0], -1), rows.expand(-1, columns.shape[1])
-        z, w = torch.full_like(x, batch_head), torch.full_like(x, p.offset)
-        for turn in range(10):
-            a, b = x * 0xd2511f53, z * 0xcd9e8d57
-            x, y, z, w = (b >> 32 & low) ^ y ^ p.keys[2 * turn], b & low, \
-                (a >> 32 & low) ^ w ^ p.keys[2 * turn + 1], a & low
-        planes += [x, y, z, w]
-    below = torch.zeros_like(planes[0])
-    for bit in range(15, -1, -1):
-        plane = planes[bit] if bit < 8 else (planes[bit - 8] << 11 | planes[bit - 8] >> 21) & low
-        below = (~plane & below) | (p.threshold[bit] & (~plane | below)) & low
-    i, j = torch.arange(length, device="cuda")[:, None], torch.arange(length, device="cuda")[None, :]
-    word = below[(i >> 4) * 8 + (i & 7), (j >> 6) * 4 + (j >> 1 & 3)]
-    return (word >> (j & 1) * 16 + (i >> 3 & 1) * 8 + (j >> 3 & 7) & 1) == 0
-
-
 class TensorMaps:
     """ForwardMaps of params.h: q, k and v as tensor maps, one after the other."""
 
@@ -293,7 +261,7 @@ class Problem:
         p.batch, p.heads, p.length, p.band, p.span = batch, heads, length, band, span
         p.scale_log2 = self.scale * math.log2(math.e)
         if config["dropout"]:
-            dropout_arguments(p, 0.1, 0x123456789abcdef, 7)
+            p.keys[:], p.threshold[:], p.offset, p.kept_scale = dropout_mask.arguments(0.1, 0x123456789abcdef, 7)
 
     def sequence(self, number, first, length, keep):
         torch = self.torch
@@ -313,7 +281,8 @@ class Problem:
             s = torch.where((keep == 0)[None, :, None], torch.zeros_like(s), s)
         weights = torch.softmax(s, 2)
         if self.config["dropout"]:
-            kept = torch.stack([keep_mask(torch, self.p, number * self.heads + h, length) for h in range(self.heads)])
+            kept = torch.stack([torch.from_numpy(dropout_mask.kept(self.p, number * self.heads + h, length))
+                                for h in range(self.heads)]).cuda()
             weights = weights * kept * self.p.kept_scale
         return (weights @ v).transpose(0, 1).reshape(length, -1), torch.logsumexp(s, 2) * math.log2(math.e)
 
