@@ -83,3 +83,10 @@ __device__ __forceinline__ void store_element(void* tensor, s64 index, float val
     else
         static_cast<u16*>(tensor)[index] = u16(pack2<type>(value, 0.0f) & 0xffffu);
 }
+
+// Bytes of high:low, four bits of `selector` for each: PTX ISA, "prmt".
+__device__ __forceinline__ u32 permute_bytes(u32 low, u32 high, u32 selector) {
+    u32 result;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "r"(selector));
+    return result;
+}

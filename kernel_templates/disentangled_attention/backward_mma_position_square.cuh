@@ -1,5 +1,5 @@
 // One square of backward_mma_position.cu: its copy to shared memory and its products.
-// needs: backward_layout.cuh, backward_sequence.cuh, backward_distances.cuh, mma_shear.cuh, config
+// needs: backward_layout.cuh, backward_sequence.cuh, backward_squares.cuh, mma_shear.cuh, config
 
 constexpr int threads = 256;
 constexpr int column_parts = head_dim / dim_part;
@@ -16,10 +16,6 @@ static_assert(stages * stage_bytes + 16 == shared_bytes, "the launch asks for an
 static_assert(tiles == 1 || tiles == 2, "tiles along a side of a square");
 static_assert(head_dim % dim_part == 0 && (dim_part == 32 || dim_part == 64), "columns of a block");
 static_assert(stages >= 2 && stages <= 4, "depth of the ring");
-
-struct Square {
-    int batch, query, key;  // numbers of the square along the queries and the keys
-};
 
 __device__ __forceinline__ u32 swizzled_part(int row, int chunk) {
     const int turn = dim_part == 32 ? (row >> 1) & 3 : row & 7;

@@ -6,6 +6,7 @@
 #include "common/types.cuh"
 #include "common/math.cuh"
 #include "common/async_copy.cuh"
+#include "common/shared_memory.cuh"
 #include "common/mma.cuh"
 #include "common/bulk_copy.cuh"
 #include "common/mbarrier.cuh"

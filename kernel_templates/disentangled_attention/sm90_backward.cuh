@@ -1,7 +1,7 @@
 // What the sm_90 backward kernels share: blocks of 64 rows, their loads, the expanded position tables, and the shear of
 // 16-bit rows by their distance to the diagonal.
-// needs: sm90_tiles.cuh, sm90_shift.cuh, backward_layout.cuh, common/async_copy.cuh, common/bulk_copy.cuh,
-// common/mbarrier.cuh
+// needs: sm90_tiles.cuh, sm90_shift.cuh, backward_layout.cuh, common/async_copy.cuh, common/shared_memory.cuh,
+// common/bulk_copy.cuh, common/mbarrier.cuh
 //
 // regions[4]  position tables  [heads][first_chunk .. last_chunk][PQ | PK][64][head_dim], each swizzled as its copy in
 //   shared memory. Row 8n + 2c + b of a chunk is neighbour x = 16c + 2n + b, so that an accumulator thread c holds 16
@@ -187,27 +187,6 @@ __device__ __forceinline__ void add_rows_product(float (&d)[head_dim / 2], const
 #pragma unroll
     for (int step = 0; step < 4; ++step)
         wgmma<dtype, operand_high, true, true>(d, a[step], value_operand<block_rows>(b, step));
-}
-
-__device__ __forceinline__ Words4 load_shared16(u32 from) {
-    Words4 value;
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "r"(from)
-                 : "memory");
-    return value;
-}
-
-__device__ __forceinline__ u32 load_word(u32 from) {
-    u32 value;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ u32 permute_bytes(u32 low, u32 high, u32 selector) {
-    u32 result;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "r"(selector));
-    return result;
 }
 
 // 16 rows of a warp, sheared: element x of row r goes to column x + first - r of 80, so that a column is one distance;

@@ -3,7 +3,7 @@
 //
 // A operands hold rows 2g and 2g + 1 of each 16 in a thread's two halves, so that a half's rows are all even or all
 // odd: where the shift keeps pairs aligned they are stored as words, in the other half as words of the next pairing.
-// needs: sm90_tiles.cuh, common/mma.cuh
+// needs: sm90_tiles.cuh, common/mma.cuh, common/shared_memory.cuh
 
 struct Lane {
     int warp, lane, g, c;  // warp of the warpgroup; row and column pair of an accumulator
@@ -24,13 +24,6 @@ __device__ __forceinline__ void load_operand(u32 (&a)[dim_steps][4], u32 tile, i
         constexpr int panel_steps = panel_chunks / 2;
         load_matrices(a[step], (first ^ (step % panel_steps << 5)) + step / panel_steps * (rows * row_bytes));
     }
-}
-
-__device__ __forceinline__ void store_word(u32 to, u32 value) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
-}
-__device__ __forceinline__ void store_halfword(u32 to, u32 value) {
-    asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(u16(value)) : "memory");
 }
 
 // Large scores saturate; the sum of two may still be infinite (Softmax).
