@@ -19,10 +19,10 @@ import sm90_forward
 from sm90_forward import LaunchConfig, Attribute, masks, render, slot_table
 
 DIRECTORY = "disentangled_attention/"
-KERNELS = {"prepare": "backward_prepare", "expand": "backward_sm90_expand", "kv": "backward_sm90_kv", "q": "backward_sm90_q",
+KERNELS = {"prepare": "backward_sm90_prepare", "kv": "backward_sm90_kv", "q": "backward_sm90_q",
            "position": "backward_mma_position", "finish": "backward_finish"}
 POSITION = dict(tiles=2, stages=3, position_blocks=132)
-DEFAULTS = dict(head_dim=64, dtype=2, c2p=True, p2c=True, mask=False, packed=False, lse=True, dropout=False, aligned=True, tiled=False)
+DEFAULTS = dict(head_dim=64, dtype=2, c2p=True, p2c=True, mask=False, packed=False, lse=True, dropout=False, aligned=True, tiled=False, tiled_keys=False)
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192)
 ONE_LENGTH = int(os.environ.get("ONE_LENGTH", "0"))
 SECONDS_PER_VARIANT = int(os.environ.get("SECONDS_PER_VARIANT", "25"))
@@ -30,21 +30,22 @@ THREADS = 128
 
 
 def shared_bytes(c, kernel):
-    """The sums of sm90_key_tiles.cuh and sm90_queries.cuh."""
+    """The sums of sm90_key_tiles.cuh and sm90_query_tiles.cuh."""
     operand, score, shear = 128 * c["head_dim"], 32 + 64 * 176, 4 * 16 * 180
-    if kernel in ("prepare", "expand", "finish"):
+    if kernel in ("prepare", "finish"):
         return 0
     if kernel == "position":
         tiles = POSITION["tiles"]
         return POSITION["stages"] * (tiles * tiles * 8192 + 2 * tiles * 128 * min(64, c["head_dim"])) + 16
     if kernel == "kv":
-        statistics = 4 * 80 + 4 * (80 if c["dropout"] else 144)
-        total = operand * (8 + 3 * c["p2c"]) + (score + 128) * c["c2p"] + max(score + 128, shear) * c["p2c"] + 2 * (statistics + 16)
+        statistics = 8 * 80
+        scores = score + 128 + 2 * shear if c["head_dim"] == 128 else max(score + 128, shear)
+        total = operand * (8 + 3 * c["p2c"]) + (score + 128) * c["c2p"] + scores * c["p2c"] + 2 * (statistics + 16)
         return total + 1024 * c["dropout"] + 64 + 32
     bias = c["c2p"] or c["p2c"]
-    second = max(2 * operand, 2 * 8 * 1040 * bias)
+    second = max((1 if c["head_dim"] == 128 else 2) * operand, 2 * 8 * 1040 * bias)
     total = 2 * operand + (second + 1023) // 1024 * 1024 + 3 * operand
-    return total + (shear if c["c2p"] else 32 * c["head_dim"] if bias else 0) + 32 + 64 + 32
+    return total + (shear if c["c2p"] else 32 * c["head_dim"] if bias else 0) + 32 + 80 + 32
 
 
 def compile_variants(directory, texts):
@@ -118,14 +119,12 @@ class Driver:
         p = problem.p
         for kernel in kernels:
             blocks, block = (p.length + 63) // 64 * p.batch * p.heads, THREADS
-            if kernel == "expand":
-                blocks = (p.heads * problem.chunks if problem.bias else 0) + (
-                    blocks if self.config["tiled"] or (problem.far and self.config["p2c"]) else 0)
-            elif kernel == "prepare":
-                rows, block = 256 // (problem.dim // 8), 256
-                blocks = (p.length + rows - 1) // rows * p.batch * p.heads
+            if kernel == "kv" and problem.dim == 128:
+                block = 2 * THREADS
+            if kernel == "prepare":
+                blocks += p.heads * problem.chunks if problem.bias else 0
             elif kernel == "position":
-                blocks, block = problem.parts * p.heads if problem.bias else 0, 256
+                blocks, block = problem.parts * p.heads * max(1, problem.dim // 64) if problem.bias else 0, 256
             elif kernel == "finish":
                 blocks, block = (self.config["c2p"] + self.config["p2c"]) * p.heads * (2 + (2 * p.span + 7) // 8), 256
             if blocks == 0 or kernel not in self.functions:
@@ -245,7 +244,7 @@ class Problem:
         sizes = [3 * heads * self.rows * 8, self.count * self.near_slots * 8192 if self.bias else 0,
                  2 * self.count * 2 * dim * 4,
                  heads * (self.parts + diagonals - 1) * 2 * (2 * POSITION["tiles"] * 64) * dim * 4, heads * self.chunks * 2 * 128 * dim, 
-                 self.count * (7 * 128 * dim + 3072) if config["tiled"] else 2 * self.count * 128 * dim]
+                 self.count * ((5 + 2 * config["tiled_keys"]) * 128 * dim + 3072) if config["tiled"] else 2 * self.count * 128 * dim]
         offset = 0
         for i, size in enumerate(sizes):
             p.regions[i] = offset
@@ -324,7 +323,10 @@ class Problem:
                 self.want["dpq"] += flat(rows_by_slot.transpose(1, 2) @ k)
             for name, value in (("dq", dq * self.scale), ("dk", dk * self.scale), ("dv", dv)):
                 self.want[name][first:first + n] = value.transpose(0, 1).reshape(n, -1)
-            self.want_ds[b] = ds
+            # near dS as the kernels see it: with dropout gradients that cancel keep the rounding of `out`
+            given = (self.out[first:first + n].reshape(n, self.heads, self.dim).transpose(0, 1).double() * dout).sum(2)
+            kept = torch.ones(n, device="cuda") if keep is None else (keep != 0)
+            self.want_ds[b] = ds + prob * (row_delta - given)[:, :, None] * kept[None, :, None]
             tile = i // 64
             diagonal = tile[:, None] - tile[None, :]
             for end, far in ((0, diagonal > self.near_width), (1, diagonal < -self.near_width)):
@@ -463,7 +465,8 @@ def time_lengths(torch, driver, config):
 def run(directory, options):
     def measure(torch, variant):
         driver = Driver(torch, os.path.join(directory, variant["name"]), variant["config"])
-        timed, checked = sm90_forward.wanted(variant, options)
+        timed = "--no-time" not in options and "notime" not in variant["name"]
+        checked = "--no-check" not in options and "nocheck" not in variant["name"]
         if checked:
             check(torch, driver, variant["config"], "--small" in options)
         if timed:

@@ -63,19 +63,6 @@ __device__ __forceinline__ u32 descriptor_low(u32 address, int leading) {
           "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])                   \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(high), "n"(int(accumulate)), "n"(int(transposed)))
 
-#define WGMMA_SHARED_N32(types)                                                                                       \
-    asm volatile(                                                                                                     \
-        "{\n.reg .b64 a, b;\n.reg .pred add;\nmov.b64 a, {%16, %18};\nmov.b64 b, {%17, %19};\n"                       \
-        "setp.ne.s32 add, %20, 0;\n"                                                                                  \
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32." types "." types                                                 \
-        " {"                                                                                                          \
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"                                        \
-        "}, a, b, add, 1, 1, %21, %22;\n}"                                                                            \
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), \
-          "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])                    \
-        : "r"(a), "r"(b), "n"(a_high), "n"(b_high), "n"(int(accumulate)), "n"(int(a_transposed)),                     \
-          "n"(int(b_transposed)))
-
 #define WGMMA_SHARED_N64(types)                                                                                       \
     asm volatile(                                                                                                     \
         "{\n.reg .b64 a, b;\n.reg .pred add;\nmov.b64 a, {%32, %34};\nmov.b64 b, {%33, %35};\n"                       \
@@ -145,21 +132,12 @@ __device__ __forceinline__ void wgmma_shared(float (&d)[32], u32 a, u32 b) {
         WGMMA_SHARED_N64("bf16");
 }
 
-template <int type, u32 a_high, u32 b_high, bool accumulate, bool a_transposed, bool b_transposed>
-__device__ __forceinline__ void wgmma_shared(float (&d)[16], u32 a, u32 b) {
-    if constexpr (type == dtype_f16)
-        WGMMA_SHARED_N32("f16");
-    else
-        WGMMA_SHARED_N32("bf16");
-}
-
 // Both with rows of k and the same high word.
 template <int type, u32 high, bool accumulate>
 __device__ __forceinline__ void wgmma_shared(float (&d)[32], u32 a, u32 b) {
     wgmma_shared<type, high, high, accumulate, false, false>(d, a, b);
 }
 
-#undef WGMMA_SHARED_N32
 #undef WGMMA_SHARED_N64
 #undef WGMMA_N32
 #undef WGMMA_N64

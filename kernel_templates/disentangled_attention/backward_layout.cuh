@@ -1,5 +1,5 @@
-// The workspace of the backward pass: what the kernels hand to each other. Shared by the mma and the sm90 kernels, so
-// that a tier may bring its own KV and Q kernels and use the common prepare, position and finish kernels.
+// The workspace of the backward pass: what the kernels hand to each other. Shared by the mma and the sm90 kernels: a
+// tier brings the kernels that it does better, and uses the common ones.
 //
 //   prepare   writes row statistics
 //   KV        reads row statistics; writes dK, dV, the near tiles of dS, and PQ's end vectors

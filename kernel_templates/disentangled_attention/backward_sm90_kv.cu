@@ -1,4 +1,5 @@
-// Disentangled attention, backward, for Hopper (sm_90a): dK and dV, and the near tiles of dS. One warpgroup a block.
+// Disentangled attention, backward, for Hopper (sm_90a): dK and dV, and the near tiles of dS. One warpgroup a block, or
+// with head_dim 128 two: each has half of the columns of dK and dV, and both compute P and dS.
 //
 // A tile of 64 queries is
 //   far   when every |i-j| >= band: its pairs share one end slot e; q_i.PK_e is in the row's statistics, and Q + PQ_e
@@ -23,6 +24,8 @@ namespace {
 
 using namespace config;
 
+constexpr int warpgroups = head_dim == 128 ? 2 : 1;
+
 #include "disentangled_attention/backward_layout.cuh"
 #include "disentangled_attention/sm90_tiles.cuh"
 #include "disentangled_attention/sm90_shift.cuh"
@@ -37,7 +40,7 @@ static_assert(aligned, "rows must be 16-byte aligned");
 
 }  // namespace
 
-extern "C" __global__ __launch_bounds__(threads, 2) void disentangled_attention_backward_sm90_kv(
+extern "C" __global__ __launch_bounds__(threads, 3 - warpgroups) void disentangled_attention_backward_sm90_kv(
     const __grid_constant__ BackwardParams p) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const Block block(p, int(blockIdx.x));

@@ -20,10 +20,15 @@ namespace {
 
 using namespace config;
 
+constexpr int warpgroups = 1;
+
 #include "disentangled_attention/backward_layout.cuh"
 #include "disentangled_attention/sm90_tiles.cuh"
 #include "disentangled_attention/sm90_shift.cuh"
 #include "disentangled_attention/sm90_backward.cuh"
+#include "disentangled_attention/sm90_query_tiles.cuh"
+#include "disentangled_attention/sm90_query_far.cuh"
+#include "disentangled_attention/sm90_query_near.cuh"
 #include "disentangled_attention/sm90_queries.cuh"
 
 static_assert(shared_end == shared_bytes, "the launch's dynamic shared memory");
@@ -31,7 +36,7 @@ static_assert(aligned, "rows must be 16-byte aligned");
 
 }  // namespace
 
-extern "C" __global__ __launch_bounds__(threads, 3) void disentangled_attention_backward_sm90_q(
+extern "C" __global__ __launch_bounds__(threads, head_dim == 128 ? 2 : 3) void disentangled_attention_backward_sm90_q(
     const __grid_constant__ BackwardParams p) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const Block block(p, int(blockIdx.x));

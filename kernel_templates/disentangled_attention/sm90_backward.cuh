@@ -1,24 +1,24 @@
-// What the sm_90 backward kernels share: blocks of 64 rows, their loads, the expanded position tables, and the shear of
-// 16-bit rows by their distance to the diagonal.
-// needs: sm90_tiles.cuh, sm90_shift.cuh, backward_layout.cuh, common/async_copy.cuh, common/shared_memory.cuh,
-// common/bulk_copy.cuh, common/mbarrier.cuh
+// What the sm_90 backward kernels share: blocks of 64 rows, of one warpgroup or of two that split the columns of
+// results, their loads, the expanded position tables, and the shear of 16-bit rows by their distance to the diagonal.
+// needs: `warpgroups`, sm90_tiles.cuh, sm90_shift.cuh, backward_layout.cuh, common/async_copy.cuh,
+// common/shared_memory.cuh, common/bulk_copy.cuh, common/mbarrier.cuh
 //
 // regions[4]  position tables  [heads][first_chunk .. last_chunk][PQ | PK][64][head_dim], each swizzled as its copy in
 //   shared memory. Row 8n + 2c + b of a chunk is neighbour x = 16c + 2n + b, so that an accumulator thread c holds 16
 //   neighbours; x is counted from the chunk's first distance for PQ, from its last one for PK.
-// regions[5]  tiled: records of 64-row tiles [T][record_stride()], images of what the kernels keep in shared memory, so
-// that
-//   a bulk copy brings them:
+// regions[5]  tiled: records of 64-row tiles [T][record_stride()], images of what the kernels keep in shared memory,
+//   so that a bulk copy brings them:
 //     Q, dO      rows in accumulator runs (run_position), zeros beyond the sequence's end
-//     K, V       rows in their order
 //     paired Q   [4 warps][head_dim / 16][32 lanes][4 words]: A operands of rows 2g and 2g + 1 of 16 (with c2p)
 //     row values [3 planes][1024 bytes]: those of KeyBlock, then the masked rows and the dead keys, 64 bits each
 //     Q + PQ_end [2 ends: high, low] (with p2c and far tiles)
+//     K, V       tiled_keys: rows in their order
 //   else: shifted queries [2 ends: high, low][T][64][head_dim]: q + PQ_end, the operand of far tiles
 
 constexpr bool has_bias = c2p || p2c;
 constexpr int block_rows = 64;
-constexpr int threads = 128;
+constexpr int threads = 128 * warpgroups;
+constexpr int out_dim = head_dim / warpgroups;  // columns of the results that a warpgroup holds
 constexpr int operand_bytes = block_rows * 2 * head_dim;
 constexpr u32 nothing = 0xffffffffu;
 
@@ -34,31 +34,29 @@ constexpr int score_bytes = score_spill + block_rows * score_pitch;
 constexpr int group_shift = 32;
 constexpr int gathered_bytes = score_bytes + 4 * group_shift;
 
-// Row values of a query tile for the KV kernel: lse in 4 groups of 16 queries, then Delta. Without dropout Delta is
-// negated and each pair of queries comes twice: the accumulators of dP start so. Padding keeps a warp's reads of four
-// groups free of bank conflicts.
-constexpr int lse_group = 16 * 4 + 16;
-constexpr int delta_group = (dropout ? 16 * 4 : 16 * 8) + 16;
-constexpr int lse_bytes = 4 * lse_group;
-constexpr int statistics_bytes = lse_bytes + 4 * delta_group;
+// Row values of a query tile for the KV kernel: lse in 4 groups of 16 queries, then Delta, without dropout negated, as
+// the accumulators of dP start. Padding keeps a warp's reads of four groups free of bank conflicts.
+constexpr int value_group = 16 * 4 + 16;
+constexpr int lse_bytes = 4 * value_group;
+constexpr int statistics_bytes = 2 * lse_bytes;
 
 __device__ __forceinline__ void store_statistics(unsigned char* to, int row, float lse, float delta) {
-    *reinterpret_cast<float*>(to + (row >> 4) * lse_group + (row & 15) * 4) = lse;
-    float* at = reinterpret_cast<float*>(to + lse_bytes + (row >> 4) * delta_group +
-                                         (dropout ? (row & 15) * 4 : (row & 15) / 2 * 16 + (row & 1) * 4));
-    if constexpr (dropout)
-        *at = delta;
-    else
-        at[0] = at[2] = -delta;
+    float* at = reinterpret_cast<float*>(to + (row >> 4) * value_group + (row & 15) * 4);
+    at[0] = lse;
+    at[lse_bytes / 4] = dropout ? delta : -delta;
 }
 
-constexpr int record_q = 0, record_dout = operand_bytes, record_k = 2 * operand_bytes, record_v = 3 * operand_bytes,
-              record_paired = 4 * operand_bytes, record_statistics = 5 * operand_bytes, statistics_stride = 1024,
+constexpr int record_q = 0, record_dout = operand_bytes, record_paired = 2 * operand_bytes,
+              record_statistics = 3 * operand_bytes, statistics_stride = 1024,
               record_shifted = record_statistics + 3 * statistics_stride;
+static_assert(tiled || !tiled_keys, "records have keys besides queries");
 static_assert(statistics_bytes + 16 <= statistics_stride, "row values of a record");
 
-__device__ __forceinline__ u32 record_stride(const BackwardParams& p) {
+__device__ __forceinline__ u32 record_keys(const BackwardParams& p) {
     return record_shifted + (p2c && has_far_tiles(p) ? 2 * operand_bytes : 0);
+}
+__device__ __forceinline__ u32 record_stride(const BackwardParams& p) {
+    return record_keys(p) + (tiled_keys ? 2 * operand_bytes : 0);
 }
 __device__ __forceinline__ unsigned char* record(const BackwardParams& p, s64 tile) {
     return region<unsigned char>(p, region_records) + tile * record_stride(p);
@@ -92,6 +90,32 @@ struct Block {
     // Row 0 of the sequence's head in a tensor.
     __device__ __forceinline__ const u16* rows(const void* tensor, s64 per_batch, s64 per_row, s64 per_head) const {
         return static_cast<const u16*>(tensor) + (packed ? 0 : batch * per_batch) + first * per_row + head * per_head;
+    }
+};
+
+// What a block of keys or of queries knows. With keys the other kind of tiles is that of queries, and the reverse.
+struct BlockState {
+    const BackwardParams& p;
+    unsigned char* memory;
+    u32 shared;
+    int thread;
+    Lane lane;
+    Block block;
+    int near_begin, near_end, tiles;  // tiles of the other kind; near ones are [near_begin, near_end)
+
+    __device__ __forceinline__ BlockState(const BackwardParams& params, unsigned char* block_memory, u32 address,
+                                          int thread_number, const Block& of)
+        : p(params), memory(block_memory), shared(address), thread(thread_number), lane(thread_number), block(of) {
+        lane.warp = int(__reduce_max_sync(nothing, u32(lane.warp)));
+        tiles = tiles_of(block.length);
+        const int width = near_width(p);
+        near_begin = has_bias ? min(max(block.tile - width, 0), tiles) : 0;
+        near_end = has_bias ? min(block.tile + width + 1, tiles) : 0;
+    }
+
+    // The number-th operand at `offset`, in units of 16 bytes.
+    __device__ __forceinline__ u32 operand(int offset, int number) const {
+        return (shared >> 4) + offset / 16 + number * (operand_bytes / 16);
     }
 };
 
@@ -183,7 +207,7 @@ __device__ __forceinline__ void add_scores_product(float (&d)[32], u32 a, u32 b)
         wgmma_shared<dtype, operand_high, true>(d, key_operand<block_rows>(a, step), key_operand<block_rows>(b, step));
 }
 // d += a . b, where b's rows are a's columns.
-__device__ __forceinline__ void add_rows_product(float (&d)[head_dim / 2], const u32 (&a)[4][4], u32 b) {
+__device__ __forceinline__ void add_rows_product(float (&d)[out_dim / 2], const u32 (&a)[4][4], u32 b) {
 #pragma unroll
     for (int step = 0; step < 4; ++step)
         wgmma<dtype, operand_high, true, true>(d, a[step], value_operand<block_rows>(b, step));
@@ -241,23 +265,25 @@ struct Shear {
 
 // Rows of a warp's accumulators as 16-bit rows in shared memory, then to a tensor in pieces of 16 bytes. Row 16w + g +
 // 8h of the tile lies in row order[h] of the staging.
-constexpr int stage_pitch = 2 * head_dim + 16;
+constexpr int out_chunks = out_dim / 8;  // of 16 bytes
+constexpr int stage_pitch = 2 * out_dim + 16;
+constexpr int stage_bytes = block_rows * stage_pitch;
 
-__device__ __forceinline__ void store_rows(const float (&d)[head_dim / 2], float factor, unsigned char* memory,
+__device__ __forceinline__ void store_rows(const float (&d)[out_dim / 2], float factor, unsigned char* memory,
                                            u32 shared, u32 offset, const Lane& lane, const int (&row)[2], u16* to,
                                            s64 stride, int count) {
     const u32 stage = shared + offset + 16 * lane.warp * stage_pitch;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int n = 0; n < head_dim / 8; ++n)
+        for (int n = 0; n < out_chunks; ++n)
             store_word(stage + row[half] * stage_pitch + 16 * n + 4 * lane.c,
                        pack2<dtype>(d[4 * n + 2 * half] * factor, d[4 * n + 2 * half + 1] * factor));
     __syncwarp();
     const unsigned char* from = memory + (stage - shared);
 #pragma unroll
-    for (int i = 0; i < 16 * row_chunks / 32; ++i) {
-        const int at = lane.lane + 32 * i, r = at / row_chunks, chunk = at % row_chunks;
+    for (int i = 0; i < 16 * out_chunks / 32; ++i) {
+        const int at = lane.lane + 32 * i, r = at / out_chunks, chunk = at % out_chunks;
         if (16 * lane.warp + r < count)
             *reinterpret_cast<Words4*>(to + (16 * lane.warp + r) * stride + chunk * 8) =
                 *reinterpret_cast<const Words4*>(from + r * stage_pitch + chunk * 16);

@@ -53,7 +53,7 @@ struct KeyFar : KeyTiles {
 
     // Of this thread's queries.
     __device__ __forceinline__ void load_lse(float (&lse)[16], int stage) const {
-        const u32 from = shared + statistics_offset + stage * statistics_slot + lane.c * lse_group;
+        const u32 from = shared + statistics_offset + stage * statistics_slot + lane.c * value_group;
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
             const Words4 words = load_shared16(from + 16 * n);
@@ -84,20 +84,22 @@ struct KeyFar : KeyTiles {
 
     // What dP's accumulators start with.
     __device__ __forceinline__ void start_gradients(float (&dp)[32], int stage) const {
-        const u32 from = shared + statistics_offset + stage * statistics_slot + lse_bytes + lane.c * delta_group;
+        const u32 from = shared + statistics_offset + stage * statistics_slot + lse_bytes + lane.c * value_group;
 #pragma unroll
-        for (int n = 0; n < 8; ++n) {
+        for (int n = 0; n < 4; ++n) {
             Words4 words = {0, 0, 0, 0};
             if constexpr (!dropout) words = load_shared16(from + 16 * n);
-            dp[4 * n] = __uint_as_float(words.x), dp[4 * n + 1] = __uint_as_float(words.y);
-            dp[4 * n + 2] = __uint_as_float(words.z), dp[4 * n + 3] = __uint_as_float(words.w);
+            dp[8 * n] = dp[8 * n + 2] = __uint_as_float(words.x);
+            dp[8 * n + 1] = dp[8 * n + 3] = __uint_as_float(words.y);
+            dp[8 * n + 4] = dp[8 * n + 6] = __uint_as_float(words.z);
+            dp[8 * n + 5] = dp[8 * n + 7] = __uint_as_float(words.w);
         }
     }
 
     // dP - Delta, with dropout dP, to dS = P (dP - Delta), as an operand of dK.
     __device__ __forceinline__ void score_gradients(const float (&s)[32], const float (&dp)[32], u32 (&a)[4][4],
                                                     int stage, const Dropped& dropped, u32 hidden) const {
-        const u32 from = shared + statistics_offset + stage * statistics_slot + lse_bytes + lane.c * delta_group;
+        const u32 from = shared + statistics_offset + stage * statistics_slot + lse_bytes + lane.c * value_group;
 #pragma unroll
         for (int n = 0; n < 8; ++n) {
             float delta[2] = {0.0f, 0.0f};
@@ -123,7 +125,7 @@ struct KeyFar : KeyTiles {
     }
 
     // From scores, and dP that is still in flight, to dV and dS.
-    __device__ __forceinline__ void attend(float (&dk)[head_dim / 2], float (&dv)[head_dim / 2], float (&s)[32],
+    __device__ __forceinline__ void attend(float (&dk)[out_dim / 2], float (&dv)[out_dim / 2], float (&s)[32],
                                            float (&dp)[32], const float (&lse)[16], u32 (&ds)[4][4], int t) const {
         const int stage = t & 1;
         u32 a[4][4];
@@ -139,28 +141,49 @@ struct KeyFar : KeyTiles {
         settle(dp);
         settle(dk);
         wgmma_fence();
-        add_rows_product(dv, a, dout_operand(slot));
+        add_rows_product(dv, a, own_columns(dout_operand(slot)));
         wgmma_commit();
         score_gradients(s, dp, ds, stage, dropped, hidden);
     }
 
+    // Far tiles keep the warpgroup's keys and values in registers, where there is room: with both operands in shared
+    // memory it is the bandwidth of the latter that limits a product of 64 columns.
+    static constexpr bool far_in_registers = warpgroups == 1 && tiled;
+
+    // d (+)= a . b
+    template <bool fresh>
+    static __device__ __forceinline__ void held_product(float (&d)[32], const u32 (&a)[dim_steps][4], u32 b) {
+        wgmma<dtype, operand_high, !fresh, false>(d, a[0], key_operand<block_rows>(b, 0));
+#pragma unroll
+        for (int step = 1; step < dim_steps; ++step)
+            wgmma<dtype, operand_high, true, false>(d, a[step], key_operand<block_rows>(b, step));
+    }
+
     // A far tile, up to dS. dK of the tile before runs under its exponentials.
     template <bool first>
-    __device__ __forceinline__ void far_tile(float (&dk)[head_dim / 2], float (&dv)[head_dim / 2], u32 (&ds)[4][4],
+    __device__ __forceinline__ void far_tile(const u32 (&keys)[dim_steps][4], const u32 (&values)[dim_steps][4],
+                                             float (&dk)[out_dim / 2], float (&dv)[out_dim / 2], u32 (&ds)[4][4],
                                              int t) {
         float s[32], dp[32];
         const int behind = slot;
         if constexpr (!first) slot = after(slot, false);
         begin_tile(t);
+        start_gradients(dp, t & 1);
+        settle(dp);  // no copies of it under the products
         wgmma_fence();
-        scores_product(s, operand(k_offset, 0), q_operand(slot));
+        if constexpr (far_in_registers)
+            held_product<true>(s, keys, q_operand(slot));
+        else
+            scores_product(s, operand(k_offset, 0), q_operand(slot));
         wgmma_commit();
         float lse[16];
-        start_gradients(dp, t & 1);
         load_lse(lse, t & 1);
         wgmma_fence();
-        if constexpr (!first) add_rows_product(dk, ds, q_operand(behind));
-        add_scores_product(dp, operand(v_offset, 0), dout_operand(slot));
+        if constexpr (!first) add_rows_product(dk, ds, own_columns(q_operand(behind)));
+        if constexpr (far_in_registers)
+            held_product<false>(dp, values, dout_operand(slot));
+        else
+            add_scores_product(dp, operand(v_offset, 0), dout_operand(slot));
         wgmma_commit();
         wgmma_wait<1>();
         settle(s);
@@ -169,14 +192,18 @@ struct KeyFar : KeyTiles {
         settle(dv);
     }
 
-    __device__ __forceinline__ void far_tiles(float (&dk)[head_dim / 2], float (&dv)[head_dim / 2], int begin,
-                                              int end) {
-        u32 ds[4][4];
-        far_tile<true>(dk, dv, ds, begin);
+    __device__ __forceinline__ void far_tiles(float (&dk)[out_dim / 2], float (&dv)[out_dim / 2], int begin, int end) {
+        u32 ds[4][4], keys[dim_steps][4], values[dim_steps][4];
+        if constexpr (far_in_registers) {
+            __syncthreads();  // begin_tile() would come too late
+            load_operand<block_rows, false>(keys, shared + k_offset, 16 * lane.warp, lane);
+            load_operand<block_rows, false>(values, shared + v_offset, 16 * lane.warp, lane);
+        }
+        far_tile<true>(keys, values, dk, dv, ds, begin);
 #pragma unroll 1
-        for (int t = begin + 1; t < end; ++t) far_tile<false>(dk, dv, ds, t);
+        for (int t = begin + 1; t < end; ++t) far_tile<false>(keys, values, dk, dv, ds, t);
         wgmma_fence();
-        add_rows_product(dk, ds, q_operand(slot));
+        add_rows_product(dk, ds, own_columns(q_operand(slot)));
         wgmma_commit();
         wgmma_wait<0>();
         settle(dk);

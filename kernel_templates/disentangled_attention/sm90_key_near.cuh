@@ -57,6 +57,55 @@ struct KeyNear : KeyFar {
         wgmma_commit();
     }
 
+    __device__ __forceinline__ void load_t(u32 (&t_words)[2][8]) const {
+        const u32 from = shared + t_offset + score_spill + (16 * lane.warp + lane.g) * score_pitch +
+                         lane.warp * group_shift + 32 * lane.c;
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const Words4 words = load_shared16(from + 8 * half * score_pitch + 16 * i);
+                t_words[half][4 * i] = words.x, t_words[half][4 * i + 1] = words.y;
+                t_words[half][4 * i + 2] = words.z, t_words[half][4 * i + 3] = words.w;
+            }
+    }
+
+    // The same by two warpgroups, each with one chunk of either table: group 0 with the lower one of PQ and the higher
+    // one of PK. T's words come after the next barrier.
+    __device__ __forceinline__ void split_position_scores(float (&dp)[32], int n, int t) {
+        int warp = lane.warp, g = lane.g, c = lane.c;
+        asm volatile("" : "+r"(warp), "+r"(g), "+r"(c));
+        const int sum = warp + c, row = 16 * warp + 2 * g, column = 16 * sum + 2 * g;
+        const u32 to = shared + score_spill + row * score_pitch + warp * group_shift + 2 * column - (group ? 0 : 128);
+        const bool active = group ? sum <= 3 : sum >= 3;
+        float x[32];
+        ShiftedScores packed;
+        if constexpr (p2c) {
+            if (n == 0) await_queries(0);
+            await_queries(n + 1);
+            u32 k_paired[dim_steps][4];
+            load_operand<block_rows, true>(k_paired, shared + k_offset, 16 * lane.warp, lane);
+            chunk_product(x, k_paired, operand(pq_offset, (n + group) % 3));
+            wgmma_wait<0>();
+            settle(x);
+            packed.pack<0>(x);
+            packed.store<0, score_pitch>(to + t_offset, active);
+        }
+        if constexpr (c2p) {
+            if (n == 0) await_keys(0);
+            await_keys(n + 1);
+            chunk_product(x, q_paired, operand(pk_offset, (n + 1 - group) & 1));
+            wgmma_wait<0>();
+            settle(x);
+        }
+        issue_gradients(dp, t);
+        if constexpr (c2p) {
+            packed.pack<1>(x);
+            if (t + 1 < near_end) load_queries(t + 1);
+            packed.store<1, score_pitch>(to + c_offset + 2, active);
+        }
+    }
+
     // Position scores of near tile n of the block into C and T, and T's words of this thread into t_words. dP comes
     // second.
     __device__ __forceinline__ void position_scores(float (&dp)[32], u32 (&t_words)[2][8], int n, int t) {
@@ -90,16 +139,7 @@ struct KeyNear : KeyFar {
         if constexpr (p2c) {
             packed.store<0, score_pitch>(t_store, sum <= 3);
             __syncwarp();
-            const u32 from =
-                shared + t_offset + score_spill + (16 * warp + g) * score_pitch + warp * group_shift + 32 * c;
-#pragma unroll
-            for (int half = 0; half < 2; ++half)
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    const Words4 words = load_shared16(from + 8 * half * score_pitch + 16 * i);
-                    t_words[half][4 * i] = words.x, t_words[half][4 * i + 1] = words.y;
-                    t_words[half][4 * i + 2] = words.z, t_words[half][4 * i + 3] = words.w;
-                }
+            load_t(t_words);
         }
         if constexpr (c2p) {
             wgmma_wait<0>();
@@ -144,7 +184,8 @@ struct KeyNear : KeyFar {
         near += tile_rows * tile_rows;
         if (--near_left == 0) near -= slots * (tile_rows * tile_rows), near_left = slots;
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
+        for (int half = 0; half < 2; ++half) {
+            if (warpgroups == 2 && half != group) continue;
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const u32* w = &words[half][4 * i];
@@ -152,19 +193,24 @@ struct KeyNear : KeyFar {
                                     permute_bytes(w[1], w[3], 0x5410), permute_bytes(w[1], w[3], 0x7632)};
                 *reinterpret_cast<Words4*>(tile + half * 512 + i * 64) = row;
             }
+        }
     }
 
-    __device__ __forceinline__ void near_tile_of(float (&dk)[head_dim / 2], float (&dv)[head_dim / 2], int t) {
+    __device__ __forceinline__ void near_tile_of(float (&dk)[out_dim / 2], float (&dv)[out_dim / 2], int t) {
         const int n = t - near_begin;
         float s[32], dp[32];
         u32 t_words[2][8];
         begin_tile(t);
         if (p2c && thread == 0 && t + 1 < near_end) bring_queries(n + 2);
         __syncwarp();
-        position_scores(dp, t_words, n, t);
+        if constexpr (warpgroups == 2)
+            split_position_scores(dp, n, t);
+        else
+            position_scores(dp, t_words, n, t);
         __syncthreads();  // C is written by all warps; a warp's scores wander into the rows of its neighbour's T
         if (c2p && thread == 32 && t + 1 < near_end) bring_keys(n + 2);
         __syncwarp();
+        if constexpr (p2c && warpgroups == 2) load_t(t_words);
         float lse[16];
         load_lse(lse, t & 1);
         read_scores(s, t_words);
@@ -176,13 +222,14 @@ struct KeyNear : KeyFar {
         u32 ds[4][4];
         attend(dk, dv, s, dp, lse, ds, t);
         wgmma_fence();
-        add_rows_product(dk, ds, q_operand(slot));
+        add_rows_product(dk, ds, own_columns(q_operand(slot)));
         wgmma_commit();
         u32 words[2][8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) words[0][i] = ds[i >> 1][2 * (i & 1)], words[1][i] = ds[i >> 1][2 * (i & 1) + 1];
         if constexpr (p2c) {
-            const Shear shear{shared + t_offset + lane.warp * shear_bytes, shared + zeros_offset, lane};
+            const Shear shear{shared + shear_offset + (4 * group + lane.warp) * shear_bytes, shared + zeros_offset,
+                              lane};
             shear.clear<16>();
             __syncwarp();
             shear.store<16>(words[0], lane.g);
@@ -192,8 +239,8 @@ struct KeyNear : KeyFar {
             shear.load(low, 0, lane.g);
             shear.load(high, 1, lane.g);
             wgmma_fence();
-            add_rows_product(dk, low, operand(pq_offset, n % 3));
-            add_rows_product(dk, high, operand(pq_offset, (n + 1) % 3));
+            add_rows_product(dk, low, own_columns(operand(pq_offset, n % 3)));
+            add_rows_product(dk, high, own_columns(operand(pq_offset, (n + 1) % 3)));
             wgmma_commit();
         }
         store_near(words);
@@ -203,7 +250,7 @@ struct KeyNear : KeyFar {
         slot = after(slot, true);
     }
 
-    __device__ __forceinline__ void near_tiles(float (&dk)[head_dim / 2], float (&dv)[head_dim / 2]) {
+    __device__ __forceinline__ void near_tiles(float (&dk)[out_dim / 2], float (&dv)[out_dim / 2]) {
         __syncthreads();  // PK lies in a slot of far tiles
         if (c2p && thread == 32) bring_keys(0), bring_keys(1);
         __syncwarp();

@@ -8,16 +8,19 @@
 //   PK       [2 chunks][64][head_dim]; in far tiles the third slot of queries
 //   PQ       [3 chunks][64][head_dim]
 //   C        [64 queries][score_pitch] fp16: q.PK by key; groups of 16 rows are shifted by group_shift
-//   T        [64 keys][score_pitch] fp16: k.PQ by query; then the sheared dS [4 warps][shear_bytes]
+//   T        [64 keys][score_pitch] fp16: k.PQ by query; then the sheared dS [warps][shear_bytes], with two warpgroups
+//            in a place of its own
 //   lse      [2 stages][4 groups][16 queries and padding] fp32
-//   Delta    [2 stages][4 groups][8 pairs of queries, and padding] fp32; without dropout each pair twice, as the
-//            accumulators of dP, which start with -Delta
+//   Delta    [2 stages][4 groups][16 queries and padding] fp32
 //            and masked query rows, 64 bits
 //   dropped  [2 stages][128] u32
 //   barriers
 // needs: sm90_backward.cuh, disentangled_attention/dropout.h
 
-constexpr int t_bytes = 4 * shear_bytes > gathered_bytes ? 4 * shear_bytes : gathered_bytes;
+constexpr int sheared_bytes = 4 * warpgroups * shear_bytes;
+constexpr int t_bytes = warpgroups == 2                  ? gathered_bytes + sheared_bytes
+                        : sheared_bytes > gathered_bytes ? sheared_bytes
+                                                         : gathered_bytes;
 
 constexpr int k_offset = 0;
 constexpr int v_offset = k_offset + operand_bytes;
@@ -27,6 +30,7 @@ constexpr int pk_offset = q_offset + 2 * slot_bytes;
 constexpr int pq_offset = pk_offset + slot_bytes;
 constexpr int c_offset = pq_offset + (p2c ? 3 * operand_bytes : 0);
 constexpr int t_offset = c_offset + (c2p ? gathered_bytes : 0);
+constexpr int shear_offset = t_offset + (warpgroups == 2 ? gathered_bytes : 0);
 constexpr int statistics_offset = t_offset + (p2c ? t_bytes : 0);
 constexpr int statistics_slot = statistics_bytes + 16;  // then 64 bits of masked rows
 constexpr int dropped_offset = statistics_offset + 2 * statistics_slot;
@@ -34,15 +38,10 @@ constexpr int barrier_offset = dropped_offset + (dropout ? 2 * 512 : 0);
 constexpr int pk_full = barrier_offset, pq_full = pk_full + 8 * 2, slot_full = pq_full + 8 * 3,
               zeros_offset = slot_full + 8 * 3, shared_end = zeros_offset + 32;
 
-struct KeyTiles {
-    const BackwardParams& p;
-    unsigned char* memory;
-    u32 shared;
-    int thread;
-    Lane lane;
-    Block block;
-    int near_begin, near_end, tiles;  // of query tiles: [0, near_begin) low end, [near_end, tiles) high end
-    int slot;                         // of the tile at work
+// Query tiles [0, near_begin) are far at the low end, [near_end, tiles) at the high end.
+struct KeyTiles : BlockState {
+    int group;  // which warpgroup
+    int slot;   // of the tile at work
     const u16 *q, *dout;
     TileRows<order_runs> q_rows, dout_rows;  // of the next tile
     const float2* statistics;                // of this thread's row of the next tile
@@ -60,28 +59,18 @@ struct KeyTiles {
 
     __device__ __forceinline__ KeyTiles(const BackwardParams& params, unsigned char* block_memory, u32 address,
                                         int thread_number, const Block& of)
-        : p(params),
-          memory(block_memory),
-          shared(address),
-          thread(thread_number),
-          lane(thread_number),
-          block(of),
-          tables(params, of.head) {
-        lane.warp = int(__reduce_max_sync(nothing, u32(lane.warp)));
-        tiles = tiles_of(block.length);
-        const int width = near_width(p);
-        near_begin = has_bias ? min(max(block.tile - width, 0), tiles) : 0;
-        near_end = has_bias ? min(block.tile + width + 1, tiles) : 0;
+        : BlockState(params, block_memory, address, thread_number, of), tables(params, of.head) {
+        group = warpgroups == 1 ? 0 : int(__reduce_max_sync(nothing, u32(thread) / 128));
         q = block.rows(p.q, p.q_batch, p.q_row, p.q_head);
         dout = block.rows(p.dout, p.dout_batch, p.dout_row, p.dout_head);
     }
 
-    __device__ __forceinline__ u32 operand(int offset, int number) const {
-        return (shared >> 4) + offset / 16 + number * (operand_bytes / 16);
-    }
-
     __device__ __forceinline__ u32 q_operand(int of) const { return operand(q_offset, 2 * of); }
     __device__ __forceinline__ u32 dout_operand(int of) const { return operand(q_offset, 2 * of + 1); }
+    // The part of an operand that meets the warpgroup's columns.
+    __device__ __forceinline__ u32 own_columns(u32 all) const {
+        return warpgroups == 1 ? all : all + group * (block_rows * row_bytes / 16);
+    }
 
     // Slots of far tiles take turns; the slots of near tiles are 0 and 1, the first one's is 0.
     static __device__ __forceinline__ int after(int of, bool near) { return near ? of ^ 1 : of == 2 ? 0 : of + 1; }
@@ -152,7 +141,7 @@ struct KeyTiles {
             copy_async_wait<0>();
             async_proxy_fence();
         }
-        if constexpr (dropout)
+        if (dropout && group == 0)
             reinterpret_cast<u32*>(memory + dropped_offset)[128 * stage + thread] =
                 dropped_patch(p.dropout, unsigned(block.batch * p.heads + block.head), t * 32 + (thread & 31),
                               block.tile * 4 + (thread >> 5));

@@ -40,12 +40,12 @@ struct KeyBlock : KeyNear {
             async_proxy_fence();
             __syncthreads();
         }
-        if constexpr (p2c) {
+        if constexpr (p2c && warpgroups == 1) {
             load_operand<block_rows, true>(k_paired, shared + k_offset, 16 * lane.warp, lane);
         }
-        float dk[head_dim / 2], dv[head_dim / 2];
+        float dk[out_dim / 2], dv[out_dim / 2];
 #pragma unroll
-        for (int i = 0; i < head_dim / 2; ++i) dk[i] = dv[i] = 0.0f;
+        for (int i = 0; i < out_dim / 2; ++i) dk[i] = dv[i] = 0.0f;
 #pragma unroll 1
         for (int phase = 0; phase < 3; ++phase) {  // far at the low end, near, far at the high end
             const int begin = phase == 0 ? 0 : near_end, end = phase == 0 ? near_begin : tiles;
@@ -59,7 +59,9 @@ struct KeyBlock : KeyNear {
         const int order[2] = {lane.g, lane.g + 8};
         u16* to_dk = const_cast<u16*>(block.rows(p.dk, p.dk_batch, p.dk_row, p.dk_head)) + j0 * p.dk_row;
         u16* to_dv = const_cast<u16*>(block.rows(p.dv, p.dv_batch, p.dv_row, p.dv_head)) + j0 * p.dv_row;
-        store_rows(dk, p.scale, memory, shared, q_offset, lane, order, to_dk, p.dk_row, left);
-        store_rows(dv, 1.0f, memory, shared, q_offset + slot_bytes, lane, order, to_dv, p.dv_row, left);
+        store_rows(dk, p.scale, memory, shared, q_offset + group * stage_bytes, lane, order, to_dk + group * out_dim,
+                   p.dk_row, left);
+        store_rows(dv, 1.0f, memory, shared, q_offset + slot_bytes + group * stage_bytes, lane, order,
+                   to_dv + group * out_dim, p.dv_row, left);
     }
 };

@@ -59,7 +59,7 @@ Config with_tiled(const Problem& problem, int tiled) {
 }  // namespace
 
 TEST_CASE("every backward candidate of the sm90 tier fits a Hopper GPU", "[tiers]") {
-    for (const char* head_dim : {"32", "64"})
+    for (const char* head_dim : {"32", "64", "128"})
         for (const Workload& workload : backward(head_dim)) {
             INFO(workload.to_string());
             REQUIRE(sm90_tier().refuse(workload).empty());
@@ -76,9 +76,7 @@ TEST_CASE("every backward candidate of the sm90 tier fits a Hopper GPU", "[tiers
         }
 }
 
-TEST_CASE("the sm90 tier leaves the backward pass of head_dim 128 and of fp32 to others", "[tiers]") {
-    for (const Workload& workload : backward("128"))
-        CHECK(sm90_tier().refuse(workload).find("128") != std::string::npos);
+TEST_CASE("the sm90 tier leaves the backward pass of fp32 to others", "[tiers]") {
     const Workload strict =
         operation().workloads({Preset::exhaustive, {{"precision", {"fp32_strict"}}, {"pass", {"backward_dq"}}}}).at(0);
     CHECK(sm90_tier().refuse(strict).find("fp32_strict") != std::string::npos);
@@ -88,31 +86,41 @@ TEST_CASE("a backward config of the sm90 tier is checked field by field", "[tier
     const Workload workload = workload_of(sample());
     const Config good = candidates(sample()).at(0);
     CHECK_NOTHROW(sm90_tier().resources(workload, good));
-    for (const char* name : {"tiled", "position_stages"})
-        REQUIRE_THROWS_AS(sm90_tier().resources(workload, Config(good).set(name, 7)), InvalidArgument);
+    REQUIRE_THROWS_AS(sm90_tier().resources(workload, Config(good).set("tiled", 7)), InvalidArgument);
     REQUIRE_THROWS_AS(sm90_tier().resources(workload, Config(good).set("colour", 3)), InvalidArgument);
 }
 
 TEST_CASE("rows are packed as tiles first where sequences are long", "[tiers]") {
     CHECK(candidates(sample(128)).at(0).integer("tiled") == 0);
-    CHECK(candidates(sample(4096)).at(0).integer("tiled") == 1);
+    CHECK(candidates(sample(512)).at(0).integer("tiled") == 1);
+    CHECK(candidates(sample(4096)).at(0).integer("tiled") == 2);
 }
 
 TEST_CASE("the sm90 backward pass launches what the problem needs", "[tiers]") {
     using Names = std::vector<std::string>;
     Problem problem = sample();
     const Config tiled = with_tiled(problem, 1), untiled = with_tiled(problem, 0);
-    CHECK(kernels(problem, tiled) == Names{"prepare", "sm90_expand", "sm90_kv", "sm90_q", "mma_position", "finish"});
-    const std::vector<KernelLaunch> launches = sm90_tier().launches(problem, tiled, hopper());
+    CHECK(kernels(problem, tiled) == Names{"sm90_prepare", "sm90_kv", "sm90_q", "mma_position", "finish"});
     const unsigned chunks = 18, tiles = 3 * 5 * 8;  // of a band of 512
-    CHECK(launches[1].shape.grid[0] == 5 * chunks + tiles);
-    CHECK(launches[2].shape.grid[0] == tiles);
-    CHECK(launches[3].shape.grid[0] == tiles);
-
-    CHECK(sm90_tier().launches(problem, untiled, hopper()).at(1).shape.grid[0] == 5 * chunks);  // no far tiles
+    for (const Config& config : {tiled, untiled}) {
+        const std::vector<KernelLaunch> launches = sm90_tier().launches(problem, config, hopper());
+        CHECK(launches[0].shape.grid[0] == 5 * chunks + tiles);
+        CHECK(launches[1].shape.grid[0] == tiles);
+        CHECK(launches[2].shape.grid[0] == tiles);
+        CHECK(launches[1].shape.block[0] == 128);
+    }
     problem.c2p = problem.p2c = false;
-    CHECK(kernels(problem, untiled) == Names{"prepare", "sm90_kv", "sm90_q"});
-    CHECK(kernels(problem, tiled) == Names{"prepare", "sm90_expand", "sm90_kv", "sm90_q"});
+    CHECK(kernels(problem, untiled) == Names{"sm90_prepare", "sm90_kv", "sm90_q"});
+    CHECK(sm90_tier().launches(problem, untiled, hopper())[0].shape.grid[0] == tiles);
+    problem.head_dim = 128;
+    CHECK(sm90_tier().launches(problem, tiled, hopper())[1].shape.block[0] == 256);
+}
+
+TEST_CASE("the sm90 backward pass refuses more blocks than a grid has", "[tiers]") {
+    Problem problem = sample(64);
+    problem.heads = 16;
+    problem.batch = INT32_MAX / 16;  // the tiles fit, with the blocks of tables they do not
+    REQUIRE_THROWS_AS(sm90_tier().launches(problem, candidates(problem).at(0), hopper()), Unsupported);
 }
 
 TEST_CASE("the mma kernels serve the sm90 tier's backward pass where rows are not aligned", "[tiers]") {
@@ -157,7 +165,9 @@ TEST_CASE("the sm90 backward kernels compile with their wgmma pipelines intact",
                           {DType::bf16, 64, Layout::padded, true, true, true},
                           {DType::f16, 32, Layout::packed, false, true, false},
                           {DType::f16, 64, Layout::packed, false, false, true},
-                          {DType::bf16, 64, Layout::padded, false, false, false}}) {
+                          {DType::bf16, 64, Layout::padded, false, false, false},
+                          {DType::bf16, 128, Layout::padded, false, true, true},
+                          {DType::f16, 128, Layout::packed, false, true, true}}) {
         Problem problem = sample(2048, c.head_dim);
         problem.dtype = c.dtype;
         problem.layout = c.layout;

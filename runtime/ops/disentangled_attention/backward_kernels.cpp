@@ -22,11 +22,6 @@ std::int64_t blocks(std::int64_t count, std::int64_t size) {
     return (count + size - 1) / size;
 }
 
-unsigned checked_grid(std::int64_t blocks) {
-    if (blocks > INT32_MAX) throw Unsupported(fmt::format("{} blocks are needed; at most {}", blocks, INT32_MAX));
-    return static_cast<unsigned>(blocks);
-}
-
 bool has_terms(const Problem& problem) {
     return problem.c2p || problem.p2c;
 }
@@ -36,6 +31,11 @@ int position_columns(std::int64_t head_dim) {
 }
 
 }  // namespace
+
+unsigned checked_grid(std::int64_t blocks) {
+    if (blocks > INT32_MAX) throw Unsupported(fmt::format("{} blocks are needed; at most {}", blocks, INT32_MAX));
+    return static_cast<unsigned>(blocks);
+}
 
 BackwardWorkspace::BackwardWorkspace(const Problem& problem, const PositionConfig& config) {
     const bool packed = problem.layout == Layout::packed;

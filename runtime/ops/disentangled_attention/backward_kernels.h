@@ -18,6 +18,9 @@ struct PositionConfig {
 };
 constexpr int kPositionThreads = 256;
 
+// Throws Unsupported when there are too many.
+unsigned checked_grid(std::int64_t blocks);
+
 // Mirrors backward_layout.cuh, which says what lies in the workspace, and backward_distances.cuh.
 struct BackwardWorkspace {
     BackwardWorkspace(const Problem& problem, const PositionConfig& config);

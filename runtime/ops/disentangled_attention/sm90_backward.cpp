@@ -1,4 +1,4 @@
-// Kernels: kernel_templates/disentangled_attention/backward_sm90_expand.cu, backward_sm90_kv.cu (dK, dV),
+// Kernels: kernel_templates/disentangled_attention/backward_sm90_prepare.cu, backward_sm90_kv.cu (dK, dV),
 // backward_sm90_q.cu (dQ) and the shared ones.
 #include "sm90_backward.h"
 
@@ -16,81 +16,71 @@ namespace turbotune::disentangled_attention {
 namespace {
 
 constexpr const char* kSm90 = "sm90";
-constexpr int kThreads = 128;   // of the KV, the Q and the expand kernel
-constexpr int kBlockRows = 64;  // keys of a KV block, queries of a Q block
-constexpr int kKvBlocksPerSm = 2;
+constexpr int kWarpgroup = 128;  // threads; of the Q and the prepare kernel
+constexpr int kBlockRows = 64;   // keys of a KV block, queries of a Q block
+constexpr PositionConfig kPosition = {2, 3, 132};
 
-const std::vector<ScheduleAxis> kAxes = {
-    {"tiled", {0, 1}},                // rows are packed as shared memory keeps them once, then come by bulk copies
-    {"position_tiles", {1, 2}},       // tiles along a side of the position kernel's squares
-    {"position_stages", {2, 3}},      // depth of its ring
-    {"position_blocks", {132, 264}},  // parts of its sum
-};
+// Which rows are packed as shared memory keeps them once, then come by bulk copies: none, queries, keys too.
+enum : int { kPackNone, kPackQueries, kPackAll };
+const std::vector<ScheduleAxis> kAxes = {{"tiled", {kPackNone, kPackQueries, kPackAll}}};
 
-struct Sm90BackwardConfig {
-    int tiled;
-    PositionConfig position;
-};
+// From these lengths on, packing pays, as measured on an H200.
+constexpr std::int64_t kQueriesLength = 256, kAllLength = 3072, kWideAllLength = 1024;  // the last: of head_dim 128
 
-// From this length on, packing pays, as measured on an H200 at head_dim 64.
-constexpr std::int64_t kTiledLength = 768;
-
-std::vector<Sm90BackwardConfig> configs_of(std::int64_t length) {
-    const int tiled = length >= kTiledLength ? 1 : 0;
-    return {{tiled, {2, 3, 132}}, {1 - tiled, {2, 3, 132}}, {tiled, {2, 2, 132}}, {tiled, {1, 3, 264}}};
+Config to_fields(int tiled) {
+    return make_config(kSm90, kAxes, {tiled});
 }
 
-Config to_fields(const Sm90BackwardConfig& c) {
-    return make_config(kSm90, kAxes, {c.tiled, c.position.tiles, c.position.stages, c.position.position_blocks});
-}
-
-Sm90BackwardConfig checked(const Config& config) {
+int checked(const Config& config) {
     check_config(kSm90, kAxes, config);
-    auto integer = [&](const char* name) { return static_cast<int>(config.integer(name)); };
-    const Sm90BackwardConfig c = {integer("tiled"),
-                                  {integer("position_tiles"), integer("position_stages"), integer("position_blocks")}};
-    for (const Sm90BackwardConfig& other : configs_of(kTiledLength))  // the same positions at any length
-        if (to_fields({c.tiled, other.position}) == config) return c;
-    throw InvalidArgument("config", fmt::format("{} is not a backward config of the sm90 tier", config.to_string()));
+    return static_cast<int>(config.integer("tiled"));
 }
 
 // Of the mma tier, with the same distance sums, so that its workspace is a part of this tier's.
-Config mma_config(const Problem& problem, const PositionConfig& position) {
+Config mma_config(const Problem& problem) {
     for (const Config& config : mma_backward_candidates(problem.head_dim, problem.length))
-        if (config.integer("position_tiles") == position.tiles &&
-            config.integer("position_stages") == position.stages &&
-            config.integer("position_blocks") == position.position_blocks)
+        if (config.integer("position_tiles") == kPosition.tiles &&
+            config.integer("position_stages") == kPosition.stages &&
+            config.integer("position_blocks") == kPosition.position_blocks)
             return config;
-    throw Unsupported("rows that are not 16-byte aligned are not available with this config of the sm90 tier");
+    throw Unsupported("rows that are not 16-byte aligned are not available in the sm90 tier");
 }
 
-// The layouts of sm90_key_tiles.cuh and sm90_queries.cuh, name by name; bytes.
+// The layouts of sm90_key_tiles.cuh and sm90_query_tiles.cuh, name by name; bytes.
 constexpr std::int64_t kScoreBytes = 32 + 64 * 176, kGatheredBytes = kScoreBytes + 4 * 32;
-constexpr std::int64_t kShearBytes = 4 * 16 * 180;
+constexpr std::int64_t kShearBytes = 4 * 16 * 180;  // of a warpgroup
+constexpr std::int64_t kNearBytes = 8 * 1040;       // a tile of dS
+
+// Warpgroups of a KV block.
+int kv_warpgroups(std::int64_t head_dim) {
+    return head_dim == 128 ? 2 : 1;
+}
 
 std::int64_t operand_bytes(std::int64_t head_dim) {
     return kBlockRows * 2 * head_dim;
 }
 
 std::int64_t kv_shared_bytes(std::int64_t head_dim, PositionTerms terms, bool dropout) {
-    const std::int64_t statistics = 4 * 80 + 4 * (dropout ? 80 : 144) + 16;
+    const std::int64_t statistics = 2 * 4 * 80 + 16;
     const std::int64_t barriers = 8 * 8, zeros = 32;
+    const std::int64_t scores =
+        kv_warpgroups(head_dim) == 2 ? kGatheredBytes + 2 * kShearBytes : std::max(kGatheredBytes, kShearBytes);
     return (8 + (terms.p2c ? 3 : 0)) * operand_bytes(head_dim) + (terms.c2p ? kGatheredBytes : 0) +
-           (terms.p2c ? std::max(kGatheredBytes, kShearBytes) : 0) + 2 * statistics + (dropout ? 2 * 512 : 0) +
-           barriers + zeros;
+           (terms.p2c ? scores : 0) + 2 * statistics + (dropout ? 2 * 512 : 0) + barriers + zeros;
 }
 
 std::int64_t q_shared_bytes(std::int64_t head_dim, PositionTerms terms) {
-    const std::int64_t operand = operand_bytes(head_dim), near = terms.count() ? 2 * 8 * 1040 : 0;
-    const std::int64_t first = (std::max(2 * operand, near) + 1023) / 1024 * 1024;
+    const std::int64_t operand = operand_bytes(head_dim), near = terms.count() ? 2 * kNearBytes : 0;
+    const std::int64_t v_stages = head_dim == 128 ? 1 : 2;
+    const std::int64_t first = (std::max(v_stages * operand, near) + 1023) / 1024 * 1024;
     const std::int64_t last = terms.c2p ? kShearBytes : terms.count() ? 4 * 2 * head_dim * 4 : 0;
-    const std::int64_t dead = 32, barriers = 8 * 8, zeros = 32;
+    const std::int64_t dead = 32, barriers = 10 * 8, zeros = 32;
     return first + 5 * operand + last + dead + barriers + zeros;
 }
 
 // What sm90_backward.cuh adds to the shared workspace.
 struct Sm90Workspace {
-    Sm90Workspace(const Problem& problem, const Sm90BackwardConfig& c) : common(problem, c.position) {
+    Sm90Workspace(const Problem& problem, int tiled) : common(problem, kPosition) {
         constexpr std::int64_t kAlignment = 1024;
         const std::int64_t operand = operand_bytes(problem.head_dim), row_tiles = blocks(problem.length);
         std::int64_t tiles = std::int64_t{problem.batch} * problem.heads * row_tiles;
@@ -103,7 +93,8 @@ struct Sm90Workspace {
         tables = (common.bytes + kAlignment - 1) / kAlignment * kAlignment;
         records = tables + problem.heads * chunks * 2 * operand;
         const std::int64_t shifted = shifts ? 2 * operand : 0;
-        bytes = records + tiles * (c.tiled ? 5 * operand + 3 * 1024 + shifted : shifted);
+        const std::int64_t queries = tiled == kPackNone ? 0 : 3 * operand + 3 * 1024;
+        bytes = records + tiles * (queries + shifted + (tiled == kPackAll ? 2 * operand : 0));
     }
     static std::int64_t blocks(std::int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
 
@@ -115,63 +106,59 @@ struct Sm90Workspace {
 
 }  // namespace
 
-std::string sm90_backward_refuse(const Workload& workload) {
-    const std::int64_t head_dim = workload.fields.integer("head_dim");
-    if (head_dim <= 64) return "";
-    return fmt::format("head_dim {} is not available in the backward pass of the sm90 tier: 32 or 64", head_dim);
-}
-
 std::vector<Config> sm90_backward_candidates(const Workload& workload) {
-    std::vector<Config> fields;
-    for (const Sm90BackwardConfig& c : configs_of(workload.fields.integer("length")))
-        if (position_terms(workload).count() || (c.position.tiles == 2 && c.position.stages == 3))
-            fields.push_back(to_fields(c));
+    const std::int64_t length = workload.fields.integer("length");
+    const std::int64_t all = workload.fields.integer("head_dim") == 128 ? kWideAllLength : kAllLength;
+    const int best = length < kQueriesLength ? kPackNone : length < all ? kPackQueries : kPackAll;
+    std::vector<Config> fields = {to_fields(best)};
+    for (int tiled : {kPackAll, kPackQueries, kPackNone})
+        if (tiled != best) fields.push_back(to_fields(tiled));
     return fields;
 }
 
-// Of the KV kernel or, with twice the threads, the position kernel.
+// Of the KV or the position kernel, whichever takes more.
 Resources sm90_backward_resources(const Workload& workload, const Config& config) {
-    const Sm90BackwardConfig c = checked(config);
+    checked(config);
     const std::int64_t head_dim = workload.fields.integer("head_dim");
     const PositionTerms terms = position_terms(workload);
     Resources resources;
-    resources.threads = kThreads;
-    resources.registers = registers_per_thread(kThreads, kKvBlocksPerSm);
+    resources.threads = kWarpgroup * kv_warpgroups(head_dim);
     resources.shared_bytes =
         std::max(kv_shared_bytes(head_dim, terms, has_dropout(workload)), q_shared_bytes(head_dim, terms));
-    if (terms.count() == 0) return resources;
-    resources.threads = kPositionThreads;
-    resources.shared_bytes = std::max(resources.shared_bytes, c.position.shared_bytes(head_dim));
+    if (terms.count()) {
+        resources.threads = std::max(resources.threads, kPositionThreads);
+        resources.shared_bytes = std::max(resources.shared_bytes, kPosition.shared_bytes(head_dim));
+    }
+    resources.registers = registers_per_thread(resources.threads, 1);
     return resources;
 }
 
 std::vector<KernelLaunch> sm90_backward_launches(const Problem& problem, const Config& config,
                                                  const DeviceInfo& device) {
-    const Sm90BackwardConfig c = checked(config);
+    const int tiled = checked(config);
     // Bulk copies and wide loads want aligned rows; the mma kernels serve the others from a part of the same workspace.
-    if (!has_aligned_rows(problem)) return mma_backward_launches(problem, mma_config(problem, c.position), device);
+    if (!has_aligned_rows(problem)) return mma_backward_launches(problem, mma_config(problem), device);
     const PositionTerms terms{problem.c2p, problem.p2c};
-    const Sm90Workspace workspace(problem, c);
-    auto own = [&](const char* stem, std::int64_t shared) {
+    auto own = [&](const char* stem, std::int64_t shared, int warpgroups) {
         KernelLaunch launch = backward_kernel(problem, device, stem);
-        launch.spec.parameters.set("tiled", FieldValue(c.tiled != 0));
+        launch.spec.parameters.set("tiled", FieldValue(tiled != kPackNone));
+        launch.spec.parameters.set("tiled_keys", FieldValue(tiled == kPackAll));
         launch.spec.parameters.set("shared_bytes", FieldValue(shared));  // checked against the template's own layout
         launch.shape.grid[0] = blocks_of(problem, kBlockRows);
-        launch.shape.block[0] = kThreads;
+        launch.shape.block[0] = static_cast<unsigned>(warpgroups * kWarpgroup);
         launch.shape.shared_bytes = static_cast<unsigned>(shared);
         return launch;
     };
-    KernelLaunch expand = own("sm90_expand", 0);
-    const unsigned tiles = c.tiled || workspace.shifts ? expand.shape.grid[0] : 0;
-    expand.shape.grid[0] = static_cast<unsigned>(problem.heads * workspace.chunks) + tiles;
+    KernelLaunch prepare = own("sm90_prepare", 0, 1);
+    prepare.shape.grid[0] = checked_grid(prepare.shape.grid[0] + problem.heads * Sm90Workspace(problem, tiled).chunks);
 
-    std::vector<KernelLaunch> launches = {prepare_launch(problem, device)};
-    if (expand.shape.grid[0] > 0) launches.push_back(expand);
-    launches.push_back(own("sm90_kv", kv_shared_bytes(problem.head_dim, terms, problem.dropout > 0)));
-    launches.push_back(own("sm90_q", q_shared_bytes(problem.head_dim, terms)));
+    std::vector<KernelLaunch> launches = {prepare};
+    const std::int64_t kv_shared = kv_shared_bytes(problem.head_dim, terms, problem.dropout > 0);
+    launches.push_back(own("sm90_kv", kv_shared, kv_warpgroups(problem.head_dim)));
+    launches.push_back(own("sm90_q", q_shared_bytes(problem.head_dim, terms), 1));
     if (terms.count()) {
-        launches.push_back(position_launch(problem, c.position, device));
-        launches.push_back(finish_launch(problem, c.position, device));
+        launches.push_back(position_launch(problem, kPosition, device));
+        launches.push_back(finish_launch(problem, kPosition, device));
     }
     return launches;
 }

@@ -7,7 +7,6 @@
 namespace turbotune::disentangled_attention {
 
 // As the functions of Tier of the same names.
-std::string sm90_backward_refuse(const Workload& workload);
 std::vector<Config> sm90_backward_candidates(const Workload& workload);
 Resources sm90_backward_resources(const Workload& workload, const Config& config);
 std::vector<KernelLaunch> sm90_backward_launches(const Problem& problem, const Config& config,

@@ -156,10 +156,6 @@ class Sm90Tier : public Tier {
     std::string refuse(const Workload& workload) const override {
         const std::string why = refuse_unserved(kSm90, workload, {.dropout = true, .backward = true});
         if (!why.empty()) return why;
-        if (is_backward(workload)) {
-            const std::string refusal = sm90_backward_refuse(workload);
-            if (!refusal.empty()) return refusal;
-        }
         const std::string& precision = workload.fields.text("precision");
         return precision == "half" ? "" : fmt::format("precision {} is not available on the sm90 tier", precision);
     }
