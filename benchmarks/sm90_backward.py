@@ -20,8 +20,8 @@ from sm90_forward import LaunchConfig, Attribute, masks, render, slot_table
 
 DIRECTORY = "disentangled_attention/"
 KERNELS = {"prepare": "backward_sm90_prepare", "kv": "backward_sm90_kv", "q": "backward_sm90_q",
-           "position": "backward_mma_position", "finish": "backward_finish"}
-POSITION = dict(tiles=2, stages=3, position_blocks=132)
+           "position": "backward_sm90_position", "finish": "backward_finish"}
+POSITION = dict(tiles=1, stages=3, position_blocks=264)
 DEFAULTS = dict(head_dim=64, dtype=2, c2p=True, p2c=True, mask=False, packed=False, lse=True, dropout=False, aligned=True, tiled=False, tiled_keys=False)
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192)
 ONE_LENGTH = int(os.environ.get("ONE_LENGTH", "0"))
@@ -30,13 +30,13 @@ THREADS = 128
 
 
 def shared_bytes(c, kernel):
-    """The sums of sm90_key_tiles.cuh and sm90_query_tiles.cuh."""
+    """The sums of sm90_key_tiles.cuh, sm90_query_tiles.cuh and backward_sm90_position.cu."""
     operand, score, shear = 128 * c["head_dim"], 32 + 64 * 176, 4 * 16 * 180
     if kernel in ("prepare", "finish"):
         return 0
     if kernel == "position":
-        tiles = POSITION["tiles"]
-        return POSITION["stages"] * (tiles * tiles * 8192 + 2 * tiles * 128 * min(64, c["head_dim"])) + 16
+        stage = 2 * 128 * min(64, c["head_dim"]) + 8 * 1040 + 2 * 8 + 4
+        return (c["c2p"] + c["p2c"]) * 16384 + POSITION["stages"] * stage
     if kernel == "kv":
         statistics = 8 * 80
         scores = score + 128 + 2 * shear if c["head_dim"] == 128 else max(score + 128, shear)
@@ -124,7 +124,8 @@ class Driver:
             if kernel == "prepare":
                 blocks += p.heads * problem.chunks if problem.bias else 0
             elif kernel == "position":
-                blocks, block = problem.parts * p.heads * max(1, problem.dim // 64) if problem.bias else 0, 256
+                blocks = problem.parts * p.heads * max(1, problem.dim // 64) if problem.bias else 0
+                block = 128 * (self.config["c2p"] + self.config["p2c"] + 1)
             elif kernel == "finish":
                 blocks, block = (self.config["c2p"] + self.config["p2c"]) * p.heads * (2 + (2 * p.span + 7) // 8), 256
             if blocks == 0 or kernel not in self.functions:

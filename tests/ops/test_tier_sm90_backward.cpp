@@ -100,7 +100,7 @@ TEST_CASE("the sm90 backward pass launches what the problem needs", "[tiers]") {
     using Names = std::vector<std::string>;
     Problem problem = sample();
     const Config tiled = with_tiled(problem, 1), untiled = with_tiled(problem, 0);
-    CHECK(kernels(problem, tiled) == Names{"sm90_prepare", "sm90_kv", "sm90_q", "mma_position", "finish"});
+    CHECK(kernels(problem, tiled) == Names{"sm90_prepare", "sm90_kv", "sm90_q", "sm90_position", "finish"});
     const unsigned chunks = 18, tiles = 3 * 5 * 8;  // of a band of 512
     for (const Config& config : {tiled, untiled}) {
         const std::vector<KernelLaunch> launches = sm90_tier().launches(problem, config, hopper());

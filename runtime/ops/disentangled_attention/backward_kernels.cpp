@@ -26,10 +26,6 @@ bool has_terms(const Problem& problem) {
     return problem.c2p || problem.p2c;
 }
 
-int position_columns(std::int64_t head_dim) {
-    return static_cast<int>(std::min<std::int64_t>(head_dim, kPositionColumns));
-}
-
 }  // namespace
 
 unsigned checked_grid(std::int64_t blocks) {
@@ -79,6 +75,10 @@ KernelLaunch prepare_launch(const Problem& problem, const DeviceInfo& device) {
     return launch;
 }
 
+int position_columns(std::int64_t head_dim) {
+    return static_cast<int>(std::min<std::int64_t>(head_dim, kPositionColumns));
+}
+
 std::int64_t PositionConfig::shared_bytes(std::int64_t head_dim) const {
     const std::int64_t row_bytes = 2 * position_columns(head_dim), zeros = 16;
     return stages * (tiles * tiles * kTileBytes + 2 * tiles * kTileRows * row_bytes) + zeros;
@@ -88,10 +88,10 @@ int PositionConfig::registers() const {
     return registers_per_thread(kPositionThreads, tiles == 2 ? 1 : 2);
 }
 
-KernelLaunch position_launch(const Problem& problem, const PositionConfig& config, const DeviceInfo& device) {
+KernelLaunch position_launch(const Problem& problem, const PositionConfig& config, const DeviceInfo& device,
+                             const char* stem, std::int64_t shared, int threads) {
     const int columns = position_columns(problem.head_dim);
-    const std::int64_t shared = config.shared_bytes(problem.head_dim);
-    KernelLaunch launch = backward_kernel(problem, device, "mma_position");
+    KernelLaunch launch = backward_kernel(problem, device, stem);
     launch.spec.parameters.set("tiles", config.tiles);
     launch.spec.parameters.set("stages", config.stages);
     launch.spec.parameters.set("position_blocks", config.position_blocks);
@@ -99,7 +99,7 @@ KernelLaunch position_launch(const Problem& problem, const PositionConfig& confi
     launch.spec.parameters.set("shared_bytes", FieldValue(shared));  // checked against the template's own layout
     const std::int64_t parts = BackwardWorkspace(problem, config).parts;
     launch.shape.grid[0] = checked_grid(problem.heads * parts * (problem.head_dim / columns));
-    launch.shape.block[0] = kPositionThreads;
+    launch.shape.block[0] = static_cast<unsigned>(threads);
     launch.shape.shared_bytes = static_cast<unsigned>(shared);
     return launch;
 }

@@ -18,6 +18,9 @@ struct PositionConfig {
 };
 constexpr int kPositionThreads = 256;
 
+// Of head_dim columns, those that a position block sums.
+int position_columns(std::int64_t head_dim);
+
 // Throws Unsupported when there are too many.
 unsigned checked_grid(std::int64_t blocks);
 
@@ -36,8 +39,10 @@ KernelLaunch backward_kernel(const Problem& problem, const DeviceInfo& device, c
 
 KernelLaunch prepare_launch(const Problem& problem, const DeviceInfo& device);
 
-// Only for problems with position terms, as is finish_launch.
-KernelLaunch position_launch(const Problem& problem, const PositionConfig& config, const DeviceInfo& device);
+// Only for problems with position terms, as is finish_launch. `shared`: bytes, checked against the template's own
+// layout.
+KernelLaunch position_launch(const Problem& problem, const PositionConfig& config, const DeviceInfo& device,
+                             const char* stem, std::int64_t shared, int threads);
 KernelLaunch finish_launch(const Problem& problem, const PositionConfig& config, const DeviceInfo& device);
 
 }  // namespace turbotune::disentangled_attention

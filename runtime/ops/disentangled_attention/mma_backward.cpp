@@ -154,7 +154,8 @@ std::vector<KernelLaunch> mma_backward_launches(const Problem& problem, const Co
 
     std::vector<KernelLaunch> launches = {prepare_launch(problem, device), kv, q};
     if (terms.count()) {
-        launches.push_back(position_launch(problem, c.position, device));
+        launches.push_back(position_launch(problem, c.position, device, "mma_position",
+                                           c.position.shared_bytes(problem.head_dim), kPositionThreads));
         launches.push_back(finish_launch(problem, c.position, device));
     }
     return launches;

@@ -1,5 +1,5 @@
 // Kernels: kernel_templates/disentangled_attention/backward_sm90_prepare.cu, backward_sm90_kv.cu (dK, dV),
-// backward_sm90_q.cu (dQ) and the shared ones.
+// backward_sm90_q.cu (dQ), backward_sm90_position.cu (distance sums) and the shared backward_finish.cu.
 #include "sm90_backward.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kSm90 = "sm90";
 constexpr int kWarpgroup = 128;  // threads; of the Q and the prepare kernel
 constexpr int kBlockRows = 64;   // keys of a KV block, queries of a Q block
-constexpr PositionConfig kPosition = {2, 3, 132};
+constexpr PositionConfig kPosition = {1, 3, 264};
 
 // Which rows are packed as shared memory keeps them once, then come by bulk copies: none, queries, keys too.
 enum : int { kPackNone, kPackQueries, kPackAll };
@@ -46,7 +46,7 @@ Config mma_config(const Problem& problem) {
     throw Unsupported("rows that are not 16-byte aligned are not available in the sm90 tier");
 }
 
-// The layouts of sm90_key_tiles.cuh and sm90_query_tiles.cuh, name by name; bytes.
+// The layouts of sm90_key_tiles.cuh, sm90_query_tiles.cuh and backward_sm90_position.cu, name by name; bytes.
 constexpr std::int64_t kScoreBytes = 32 + 64 * 176, kGatheredBytes = kScoreBytes + 4 * 32;
 constexpr std::int64_t kShearBytes = 4 * 16 * 180;  // of a warpgroup
 constexpr std::int64_t kNearBytes = 8 * 1040;       // a tile of dS
@@ -76,6 +76,17 @@ std::int64_t q_shared_bytes(std::int64_t head_dim, PositionTerms terms) {
     const std::int64_t last = terms.c2p ? kShearBytes : terms.count() ? 4 * 2 * head_dim * 4 : 0;
     const std::int64_t dead = 32, barriers = 10 * 8, zeros = 32;
     return first + 5 * operand + last + dead + barriers + zeros;
+}
+
+std::int64_t position_shared_bytes(std::int64_t head_dim, PositionTerms terms) {
+    const std::int64_t operand = operand_bytes(position_columns(head_dim)), strip = 2 * 64 * 128;
+    const std::int64_t barriers = 2 * 8, number = 4;
+    return terms.count() * strip + kPosition.stages * (2 * operand + kNearBytes + barriers + number);
+}
+
+// A warpgroup for each table, one that brings tiles.
+int position_threads(PositionTerms terms) {
+    return kWarpgroup * (terms.count() + 1);
 }
 
 // What sm90_backward.cuh adds to the shared workspace.
@@ -126,8 +137,8 @@ Resources sm90_backward_resources(const Workload& workload, const Config& config
     resources.shared_bytes =
         std::max(kv_shared_bytes(head_dim, terms, has_dropout(workload)), q_shared_bytes(head_dim, terms));
     if (terms.count()) {
-        resources.threads = std::max(resources.threads, kPositionThreads);
-        resources.shared_bytes = std::max(resources.shared_bytes, kPosition.shared_bytes(head_dim));
+        resources.threads = std::max(resources.threads, position_threads(terms));
+        resources.shared_bytes = std::max(resources.shared_bytes, position_shared_bytes(head_dim, terms));
     }
     resources.registers = registers_per_thread(resources.threads, 1);
     return resources;
@@ -157,7 +168,8 @@ std::vector<KernelLaunch> sm90_backward_launches(const Problem& problem, const C
     launches.push_back(own("sm90_kv", kv_shared, kv_warpgroups(problem.head_dim)));
     launches.push_back(own("sm90_q", q_shared_bytes(problem.head_dim, terms), 1));
     if (terms.count()) {
-        launches.push_back(position_launch(problem, kPosition, device));
+        launches.push_back(position_launch(problem, kPosition, device, "sm90_position",
+                                           position_shared_bytes(problem.head_dim, terms), position_threads(terms)));
         launches.push_back(finish_launch(problem, kPosition, device));
     }
     return launches;
