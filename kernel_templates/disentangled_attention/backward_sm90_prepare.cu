@@ -121,13 +121,11 @@ struct Tile {
         return *reinterpret_cast<const Words4*>(static_cast<const u16*>(table) + row + block.head * head + chunk * 8);
     }
 
-    // Among the rows of the statistics.
-    __device__ __forceinline__ s64 first_row() const { return block.row0 + block.tile * block_rows; }
-
     // The statistics of a row, into plane `plane` and the record; in one of the row's threads.
     __device__ __forceinline__ void store_values(int plane, int row, float lse, float delta) const {
         if (row < left)
-            region<RowStatistics>(p, region_statistics)[plane * statistics_rows(p) + first_row() + row] = {lse, delta};
+            region<RowStatistics>(p, region_statistics)[plane * statistics_rows(p) + block.row0 +
+                                                        block.tile * block_rows + row] = {lse, delta};
         if constexpr (tiled) store_statistics(to + record_statistics + plane * statistics_stride, row, lse, delta);
     }
 
@@ -161,6 +159,7 @@ struct Tile {
         const Rows v(block, p.v, p.v_batch, p.v_row, p.v_head, chunk);
         const Rows out(block, p.out, p.out_batch, p.out_row, p.out_head, chunk);
         const Rows dout(block, p.dout, p.dout_batch, p.dout_row, p.dout_head, chunk);
+        const s64 first = block.row0 + block.tile * block_rows;
 #pragma unroll 2
         for (int i = 0; i < block_rows * row_chunks / threads; ++i) {
             const int row = (int(threadIdx.x) + i * threads) / row_chunks;
@@ -169,7 +168,7 @@ struct Tile {
             if (tiled || far) words = q.load(row, exists);
             const Words4 gradient = dout.load(row, exists);
             const float delta = row_sum(dot(out.load(row, exists), gradient));
-            const float lse = exists ? p.lse[first_row() + row] : __int_as_float(0x7f800000);  // beyond the end P = 0
+            const float lse = exists ? p.lse[first + row] : __int_as_float(0x7f800000);  // beyond the end P = 0
             if (chunk == 0) store_values(0, row, lse, delta);
             if (c2p && far) {
                 const bool hidden =
