@@ -1,7 +1,11 @@
 // The backward pass of the sm90 tier without a GPU: configs, checks, launches, and that its kernels compile as
 // predicted.
 #include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <numeric>
 #include <set>
+#include <utility>
 
 #include "catch.h"
 #include "disentangled_attention/params.h"
@@ -54,6 +58,52 @@ Config with_tiled(const Problem& problem, int tiled) {
     for (const Config& config : candidates(problem))
         if (config.integer("tiled") == tiled) return config;
     throw InvalidArgument("tiled", "no such candidate");
+}
+
+long long divide(long long a, long long b) {
+    return (a + b - 1) / b;
+}
+
+// Bytes from the start of each region up to the last one that a kernel touches: a walk over all tiles, as
+// backward_layout.cuh, backward_distances.cuh (squares of one tile) and sm90_backward.cuh number them.
+std::array<long long, 6> touched(const Problem& problem, int tiled, const std::vector<int>& lengths) {
+    const long long heads = problem.heads, batch = problem.batch, head_dim = problem.head_dim, operand = 128 * head_dim;
+    const bool packed = problem.layout == Layout::packed, bias = problem.c2p || problem.p2c;
+    const int band = bias ? make_slot_table(problem.position_buckets, problem.max_relative_positions).band : 0;
+    const long long longest = divide(problem.length, 64), width = std::min<long long>((band + 62) / 64, longest - 1);
+    const long long slots = std::min(2 * width + 1, longest);
+    const bool far = bias && width < longest - 1, shifts = problem.p2c && far;
+    const long long row_count = heads * (packed ? problem.tokens : batch * problem.length);
+    const long long tile_count = packed ? heads * (problem.tokens / 64 + batch) : heads * batch * longest;
+    const long long record = 3 * operand + 3 * 1024 + (shifts ? 2 * operand : 0) + (tiled == 2 ? 2 * operand : 0);
+    std::array<long long, 6> bytes{};
+    auto touch = [&](int region, long long end) { bytes[region] = std::max(bytes[region], end); };
+    std::set<long long> numbers;
+    long long first = 0;
+    for (int b = 0; b < batch; first += lengths[b++])
+        for (int head = 0; head < heads; ++head) {
+            const long long pair = b * heads + head;
+            const long long row = packed ? head * problem.tokens + first : pair * problem.length;
+            const long long base = packed ? head * (problem.tokens / 64 + batch) + first / 64 + b : pair * longest;
+            touch(0, 8 * ((problem.c2p && far ? 2 : 0) * row_count + row + lengths[b]));
+            const long long tiles = divide(lengths[b], 64);
+            for (long long tile = 0; tile < tiles; ++tile) {
+                const long long number = base + tile;
+                CHECK((number < tile_count && numbers.insert(number).second));
+                for (long long x = std::max(tile - width, 0LL); bias && x < std::min(tile + width + 1, tiles); ++x)
+                    touch(1, 8192 * (number * slots + x % slots + 1));
+                if (far) touch(2, 4 * head_dim * 2 * ((problem.p2c ? tile_count : 0) + number + 1));
+                if (tiled > 0) touch(5, record * (number + 1));
+                if (tiled == 0 && shifts) touch(5, operand * (tile_count + number + 1));
+            }
+        }
+    if (!bias) return bytes;
+    long long items = 0;
+    for (long long diagonal = -width; diagonal <= width; ++diagonal) items += batch * (longest - std::abs(diagonal));
+    const long long parts = divide(items, divide(items, divide(264, heads)));
+    touch(3, 4 * head_dim * 2 * 128 * heads * (parts + 2 * width));
+    touch(4, heads * ((band + 63) / 64 + (band + 126) / 64 + 1) * 2 * operand);
+    return bytes;
 }
 
 }  // namespace
@@ -146,6 +196,40 @@ TEST_CASE("the regions of the sm90 tier's backward workspace follow each other",
             CHECK(static_cast<long long>(sm90_tier().workspace_bytes(problem, config)) >= params.regions[5]);
         }
     }
+}
+
+TEST_CASE("what the sm90 backward kernels touch lies in their region of the workspace", "[tiers]") {
+    const std::vector<int> mixed = {300, 0, 1, 64, 0, 63, 129};
+    struct Band {
+        int buckets, longest;
+    };
+    for (const int head_dim : {32, 64, 128})
+        for (const int length : {1, 64, 300, 2048})
+            for (const bool packed : {false, true})
+                for (const auto& [c2p, p2c] : {std::pair{true, true}, {true, false}, {false, true}, {false, false}})
+                    for (const Band& band : {Band{256, 512}, {32, 64}, {0, 1}, {0, 1000}}) {
+                        Problem problem = sample(length, head_dim);
+                        std::vector<int> lengths(static_cast<std::size_t>(problem.batch), length);
+                        if (packed) {
+                            problem.layout = Layout::packed;
+                            lengths = mixed;
+                            for (int& n : lengths) n = std::min(n, length);
+                            lengths.push_back(length);
+                            problem.batch = static_cast<int>(lengths.size());
+                            problem.tokens = std::accumulate(lengths.begin(), lengths.end(), 0);
+                        }
+                        problem.c2p = c2p, problem.p2c = p2c;
+                        problem.position_buckets = band.buckets, problem.max_relative_positions = band.longest;
+                        for (const Config& config : candidates(problem)) {
+                            BackwardParams params{};
+                            sm90_tier().fill(problem, config, params);
+                            INFO(config.to_string() << " head_dim " << head_dim << " length " << length);
+                            long long end = static_cast<long long>(sm90_tier().workspace_bytes(problem, config));
+                            const auto bytes = touched(problem, static_cast<int>(config.integer("tiled")), lengths);
+                            for (int i = 5; i >= 0; end = params.regions[i--])
+                                CHECK(params.regions[i] + bytes[i] <= end);
+                        }
+                    }
 }
 
 // ptxas makes every wgmma wait for the one before it when it cannot prove a pipeline sound, and only says so.
