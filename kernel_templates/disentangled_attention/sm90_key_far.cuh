@@ -168,8 +168,6 @@ struct KeyFar : KeyTiles {
         const int behind = slot;
         if constexpr (!first) slot = after(slot, false);
         begin_tile(t);
-        start_gradients(dp, t & 1);
-        settle(dp);  // no copies of it under the products
         wgmma_fence();
         if constexpr (far_in_registers)
             held_product<true>(s, keys, q_operand(slot));
@@ -177,6 +175,7 @@ struct KeyFar : KeyTiles {
             scores_product(s, operand(k_offset, 0), q_operand(slot));
         wgmma_commit();
         float lse[16];
+        start_gradients(dp, t & 1);
         load_lse(lse, t & 1);
         wgmma_fence();
         if constexpr (!first) add_rows_product(dk, ds, own_columns(q_operand(behind)));
