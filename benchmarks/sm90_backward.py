@@ -15,6 +15,7 @@ import os
 import re
 import sys
 
+import dropout_mask
 import sm90_forward
 from sm90_forward import LaunchConfig, Attribute, masks, render, slot_table
 
@@ -136,41 +137,6 @@ class Driver:
             self.check(self.cuda.cuLaunchKernelEx(ctypes.byref(launch), self.functions[kernel], argument, None))
 
 
-def philox_keys(seed):
-    low, high = seed & 0xffffffff, seed >> 32
-    return [x for r in range(10) for x in ((low + r * 0x9e3779b9) & 0xffffffff, (high + r * 0xbb67ae85) & 0xffffffff)]
-
-
-def dropped_mask(torch, keys, threshold, offset, batch_head, length):
-    """[length, length] bool: dropped (dropout.h)."""
-    one = 0xffffffff
-    tiles = (length + 63) // 64
-    row_group = torch.arange(tiles * 32, device="cuda")[:, None].expand(-1, tiles * 4)
-    column_group = torch.arange(tiles * 4, device="cuda")[None, :].expand(tiles * 32, -1)
-    planes = []
-    for call in range(2):
-        x, y, z, w = column_group * 2 + call, row_group, torch.full_like(row_group, batch_head), torch.full_like(row_group, offset)
-        for r in range(10):
-            a, b = 0xd2511f53, 0xcd9e8d57
-            # 64-bit products in two halves: int64 would overflow
-            def product(m, v):
-                low = (m & 0xffff) * v
-                high = (m >> 16) * v + (low >> 16)
-                return high >> 16, ((high & 0xffff) << 16) | (low & 0xffff)
-            ah, al = product(a, x)
-            bh, bl = product(b, z)
-            x, y, z, w = bh ^ y ^ keys[2 * r], bl, ah ^ w ^ keys[2 * r + 1], al
-        planes += [x, y, z, w]
-    below = torch.zeros_like(row_group)
-    for i in range(15, -1, -1):
-        plane = planes[i] if i < 8 else ((planes[i - 8] << 11 | planes[i - 8] >> 21) & one)
-        below = ((plane ^ one) & below) | (threshold[i] & ((plane ^ one) | below))
-    i = torch.arange(length, device="cuda")
-    rg, cg = (i >> 4) * 8 + (i & 7), (i >> 6) * 4 + (i >> 1 & 3)
-    bit = (i[None, :] & 1) * 16 + (i[:, None] >> 3 & 1) * 8 + (i[None, :] >> 3 & 7)
-    return (below[rg][:, cg] >> bit & 1).bool()
-
-
 class Problem:
     def __init__(self, torch, config, batch, heads, length, buckets=256, longest=512, fused=False, mask=None, lengths=None,
                  seed=0, reference=True):
@@ -223,11 +189,7 @@ class Problem:
         p.batch, p.heads, p.length, p.band, p.span = batch, heads, length, band, span
         p.scale, p.scale_log2 = self.scale, self.scale * math.log2(math.e)
         if config["dropout"]:
-            for i, key in enumerate(philox_keys(0x123456789abcdef)):
-                p.keys[i] = key
-            for i in range(16):
-                p.threshold[i] = 0xffffffff if round(0.1 * 65536) >> (15 - i) & 1 else 0
-            p.offset, p.dropout_scale = 7, 1 / 0.9
+            p.keys[:], p.threshold[:], p.offset, p.dropout_scale = dropout_mask.arguments(0.1, 0x123456789abcdef, 7)
         # backward_layout.cuh, sm90_backward.cuh
         tiles = (length + 63) // 64
         self.near_width = min((band + 62) // 64, tiles - 1)
@@ -302,8 +264,7 @@ class Problem:
             factor = torch.ones_like(prob)
             if c["dropout"]:
                 for h in range(self.heads):
-                    factor[h] = ~dropped_mask(torch, list(self.p.keys), list(self.p.threshold), self.p.offset,
-                                              b * self.heads + h, n)
+                    factor[h] = torch.from_numpy(dropout_mask.kept(self.p, b * self.heads + h, n)).cuda()
                 factor *= self.p.dropout_scale
             out = (prob * factor) @ v
             self.out[first:first + n] = out.transpose(0, 1).reshape(n, -1).to(self.dtype)
