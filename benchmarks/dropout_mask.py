@@ -5,7 +5,7 @@ def arguments(probability, seed, offset):
     """keys, threshold, offset and the scale of kept weights, as DropoutParams of params.h holds them."""
     low, high, number = seed & 0xffffffff, seed >> 32, min(65535, round(probability * 65536))
     keys = [x & 0xffffffff for turn in range(10) for x in (low + turn * 0x9e3779b9, high + turn * 0xbb67ae85)]
-    return keys, [0xffffffff if number >> (15 - bit) & 1 else 0 for bit in range(16)], offset, 1 / (1 - probability)
+    return keys, [0xffffffff if number >> (15 - bit) & 1 else 0 for bit in range(16)], offset, 65536 / (65536 - number)
 
 
 def kept(params, batch_head, length):
