@@ -25,11 +25,12 @@ __device__ __forceinline__ void load_matrices_transposed(u32 (&r)[4], u32 addres
                  : "memory");
 }
 
-// A finite fp32 value, rounded to nearest (ties away from zero) for an operand of multiply<dtype_f32>: the bits of
-// cvt.rna.tf32.f32 in those that mma reads, which are all but the lowest 13. The conversion itself takes three
-// instructions, one of them for infinities.
+// An fp32 value for an operand of multiply<dtype_f32>, which reads all but the lowest 13 bits. The factor makes of the
+// cut a rounding: the result is within 2^-10.6 of the value (nearest: 2^-11), those with 11 significant bits stay what
+// they are, so do infinities and NaN, and finite magnitudes from 3.4015e38 on become infinite. cvt.rna.tf32.f32 takes
+// three instructions; half a unit added to the bits would turn the NaN that arithmetic makes, 0x7fffffff, into zero.
 __device__ __forceinline__ u32 round_tf32(u32 bits) {
-    return bits + 0x1000u;
+    return __float_as_uint(__uint_as_float(bits) * (1.0f + 0x1.8p-12f));
 }
 
 // c += a * b; with dtype_f32 in tf32.

@@ -188,7 +188,8 @@ typedef enum turbotune_dtype { TURBOTUNE_F32 = 0, TURBOTUNE_F16 = 1, TURBOTUNE_B
 
 typedef enum turbotune_math {
     TURBOTUNE_STRICT = 0, /* f32: IEEE arithmetic; half types always use tensor cores */
-    TURBOTUNE_FAST = 1    /* f32 only: tf32 tensor cores */
+    TURBOTUNE_FAST = 1    /* f32 only: tf32 tensor cores. Factors are rounded to 11 significant bits, and to infinity from
+                             3.4015e38 on. */
 } turbotune_math;
 
 /* In elements: element (b, i, h, d) lies at b*batch + i*row + h*head + d. All 0: dense. Packed tensors and tables
