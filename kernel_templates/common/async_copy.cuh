@@ -39,8 +39,8 @@ __device__ __forceinline__ float load_shared(u32 from) {
     return value;
 }
 
-// 16 bytes, aligned.
-__device__ __forceinline__ Float4 load_shared16(u32 from) {
+// Four, aligned to 16 bytes.
+__device__ __forceinline__ Float4 load_shared_floats(u32 from) {
     Float4 value;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)

@@ -24,7 +24,8 @@ struct ValueLane {
     __device__ __forceinline__ void add(Sum (&sum)[count], const u32 (&a)[count][4], u32 rows) const {
 #pragma unroll
         for (int group = 0; group < groups; ++group) {
-            const Float4 x = load_shared16(rows + even + group * 128), y = load_shared16(rows + odd + group * 128);
+            const Float4 x = load_shared_floats(rows + even + group * 128);
+            const Float4 y = load_shared_floats(rows + odd + group * 128);
             const float low[4] = {x.x, x.y, x.z, x.w}, high[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
             for (int i = 0; i < 4; ++i) {

@@ -174,7 +174,9 @@ TEST_CASE("the sm90 kernels compile with their wgmma pipelines intact", "[tiers]
             problem.c2p = term;
             problem.dropout = dropout;
             if (dropout > 0) problem.pass = Pass::training_forward;
-            for (const Config& config : sm90_tier().candidates(workload_of(problem), hopper()))
+            std::vector<Config> configs = sm90_tier().candidates(workload_of(problem), hopper());
+            if (length != 512 || dropout > 0) configs.resize(2);  // what differs from other problems shows in these
+            for (const Config& config : configs)
                 for (const KernelLaunch& launch : sm90_tier().launches(problem, config, hopper())) {
                     INFO(launch.spec.to_string());
                     const Image image = nvrtc_compiler().compile(

@@ -127,20 +127,18 @@ std::vector<Config> sm90_backward_candidates(const Workload& workload) {
     return fields;
 }
 
-// Of the KV or the position kernel, whichever takes more.
+// Threads and registers of the KV kernel: the position kernel's launch bound keeps what its own threads take below it.
 Resources sm90_backward_resources(const Workload& workload, const Config& config) {
     checked(config);
     const std::int64_t head_dim = workload.fields.integer("head_dim");
     const PositionTerms terms = position_terms(workload);
     Resources resources;
     resources.threads = kWarpgroup * kv_warpgroups(head_dim);
+    resources.registers = registers_per_thread(resources.threads, 1);
     resources.shared_bytes =
         std::max(kv_shared_bytes(head_dim, terms, has_dropout(workload)), q_shared_bytes(head_dim, terms));
-    if (terms.count()) {
-        resources.threads = std::max(resources.threads, position_threads(terms));
+    if (terms.count())
         resources.shared_bytes = std::max(resources.shared_bytes, position_shared_bytes(head_dim, terms));
-    }
-    resources.registers = registers_per_thread(resources.threads, 1);
     return resources;
 }
 
