@@ -29,6 +29,12 @@ function(turbotune_fmt_library include_dir)
     endif()
 endfunction()
 
+# Sources of the calling folder with names of their own, in unnamed namespaces, that others of their target have, too:
+# builds of several files at once (CMAKE_UNITY_BUILD, presets of sanitizers) take these alone.
+function(turbotune_apart)
+    set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 # turbotune_room(NAME INCLUDE_DIR DEPENDS lower... LINK others...)
 # Sources: every .cpp below the current folder/NAME (or the folder itself when it is called NAME).
 # Headers: INCLUDE_DIR/turbotune/NAME, where INCLUDE_DIR holds this room alone.

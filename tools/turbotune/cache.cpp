@@ -37,7 +37,7 @@ void check_usable(const std::string& directory) {
     if (store.directory().empty()) throw Error(ErrorCode::store, store.reason());
 }
 
-Json entry_json(const StoreEntryInfo& entry) {
+Json stored_json(const StoreEntryInfo& entry) {
     Json out;
     out["key"] = entry.key;
     out["path"] = entry.path;
@@ -68,7 +68,7 @@ int list(const CacheOptions& options, bool verify) {
         out["bytes"] = bytes;
         out["bad"] = bad;
         out["entries"] = Json::array();
-        for (const StoreEntryInfo& entry : entries) out["entries"].push_back(entry_json(entry));
+        for (const StoreEntryInfo& entry : entries) out["entries"].push_back(stored_json(entry));
         print_json(out);
         return verify && bad > 0 ? kFailures : kDone;
     }

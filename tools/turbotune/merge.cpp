@@ -14,7 +14,7 @@
 namespace turbotune::cli {
 namespace {
 
-struct Options {
+struct MergeCommand {
     std::string output;
     std::vector<std::string> inputs;
     WorkloadOptions workloads;
@@ -22,7 +22,7 @@ struct Options {
     bool json = false;
 };
 
-Json merge_json(const Options& options, const MergeReport& report, const std::optional<Coverage>& covered) {
+Json merge_json(const MergeCommand& options, const MergeReport& report, const std::optional<Coverage>& covered) {
     Json out;
     out["profile"] = options.output;
     out["device"] = {{"name", report.profile.device_name}, {"class", report.profile.device_class.to_string()}};
@@ -50,7 +50,7 @@ Json merge_json(const Options& options, const MergeReport& report, const std::op
     return out;
 }
 
-void print_text(const Options& options, const MergeReport& report, const std::optional<Coverage>& covered) {
+void print_text(const MergeCommand& options, const MergeReport& report, const std::optional<Coverage>& covered) {
     Table table({"input", ">entries", ">kept"});
     for (const MergeSource& each : report.sources)
         table.add({each.path, std::to_string(each.entries), std::to_string(each.kept)});
@@ -69,7 +69,7 @@ void print_text(const Options& options, const MergeReport& report, const std::op
     fmt::print("profile: {} ({} entries)\n", options.output, report.profile.entries.size());
 }
 
-int merge(const Options& options) {
+int merge(const MergeCommand& options) {
     SweepOptions expected;
     options.workloads.apply(&expected);  // a bad flag is refused before anything is written
     const MergeReport report = merge_files(options.output, options.inputs);
@@ -85,7 +85,7 @@ int merge(const Options& options) {
 }  // namespace
 
 void add_merge(CLI::App& app, Action& chosen) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<MergeCommand>();
     CLI::App* command = app.add_subcommand(
         "merge",
         "Join profiles of one device class, such as the shards of a sweep\n"

@@ -16,12 +16,12 @@
 namespace turbotune::cli {
 namespace {
 
-struct Options {
+struct RetargetCommand {
     RetargetOptions retarget;
     bool json = false;
 };
 
-Json report_json(const Options& options, const RetargetReport& report) {
+Json report_json(const RetargetCommand& options, const RetargetReport& report) {
     Json out;
     out["input"] = options.retarget.input;
     out["profile"] = report.profile_path;
@@ -43,7 +43,7 @@ Json report_json(const Options& options, const RetargetReport& report) {
     return out;
 }
 
-int run_retarget(const Options& options) {
+int run_retarget(const RetargetCommand& options) {
     if (options.retarget.jobs < 0 || options.retarget.jobs > 1024)
         throw InvalidArgument("--jobs",
                               fmt::format("{} is not a number of threads from 0 to 1024", options.retarget.jobs));
@@ -75,7 +75,7 @@ int run_retarget(const Options& options) {
 }  // namespace
 
 void add_retarget(CLI::App& app, Action& chosen, const std::string& command_line) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<RetargetCommand>();
     CLI::App* command = app.add_subcommand(
         "retarget",
         "Re-issue a profile for the compiler and the kernel templates of this machine\n"

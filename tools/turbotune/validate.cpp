@@ -12,7 +12,7 @@
 namespace turbotune::cli {
 namespace {
 
-struct Options {
+struct ValidateCommand {
     ValidateOptions validate;
     bool json = false;
 };
@@ -43,7 +43,7 @@ Json case_json(const ValidatedCase& each) {
     return out;
 }
 
-int run_validate(const Options& options) {
+int run_validate(const ValidateCommand& options) {
     const ValidateReport report = validate(options.validate);
     if (options.json) {
         Json out;
@@ -69,7 +69,7 @@ int run_validate(const Options& options) {
 }  // namespace
 
 void add_validate(CLI::App& app, Action& chosen) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<ValidateCommand>();
     CLI::App* command = app.add_subcommand(
         "validate",
         "Run cases with known results through every kernel tier of the device\n"
