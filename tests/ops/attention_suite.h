@@ -27,9 +27,7 @@ inline RuntimeOptions private_options(const std::string& device) {
     RuntimeOptions options;
     options.device = device;
     options.discover_profiles = false;
-    // On a GPU the tests share a store: each of them alone would compile hundreds of kernels.
-    options.store.memory_only = device == "cpu";
-    options.store.directory = TURBOTUNE_BUILD_DIR "/test-store";
+    options.store.directory = TURBOTUNE_TEST_STORE;  // each test alone would compile up to hundreds of kernels
     return options;
 }
 

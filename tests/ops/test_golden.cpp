@@ -24,13 +24,13 @@ RuntimeOptions cpu_options() {
     RuntimeOptions options;
     options.device = "cpu";
     options.discover_profiles = false;
-    options.store.memory_only = true;
+    options.store.directory = TURBOTUNE_TEST_STORE;
     return options;
 }
 
 }  // namespace
 
-TEST_CASE("the CPU device meets the golden values in every dtype", "[golden][slow]") {
+TEST_CASE("the CPU device meets the golden values in every dtype", "[golden][slow][long]") {
     const Operation& operation = disentangled_attention::operation();
     Runtime runtime(cpu_options());
     const std::vector<std::string> files = golden_files("da_");

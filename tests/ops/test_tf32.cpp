@@ -104,8 +104,8 @@ TEST_CASE("the first tf32 candidates compile for every GPU family within the pre
             CHECK(image.log.find("warning") == std::string::npos);
         }
     };
-    for (const DeviceInfo& device : gpus())
-        for (Pass pass : {Pass::inference, Pass::backward}) check(pass, 64, device);
+    for (const DeviceInfo& device : gpus()) check(Pass::inference, 64, device);
+    for (const DeviceInfo& device : {gpus()[1], gpus()[3]}) check(Pass::backward, 64, device);  // most and least shared
     for (int head_dim : {32, 128})
         for (Pass pass : {Pass::training_forward, Pass::backward}) check(pass, head_dim, hopper());
 }

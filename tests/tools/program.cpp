@@ -122,6 +122,10 @@ Outcome Running::wait(double seconds) {
             slurp(base_ + ".err")};
 }
 
+std::map<std::string, std::string> shared_store() {
+    return {{"TURBOTUNE_CACHE_DIR", TURBOTUNE_TEST_STORE}};
+}
+
 std::string turbotune_program() {
     return TURBOTUNE_BUILD_DIR "/turbotune";
 }

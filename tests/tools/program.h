@@ -45,6 +45,8 @@ class Running {
     int pid_ = -1;
 };
 
+// For commands that are not about an empty store: the kernels that tests share.
+std::map<std::string, std::string> shared_store();
 std::string turbotune_program();
 // turbotune ARGUMENTS, with no GPU visible unless the environment says otherwise.
 Outcome run_turbotune(const TempDir& home, std::vector<std::string> arguments,

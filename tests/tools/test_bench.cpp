@@ -16,10 +16,14 @@ std::vector<std::string> small(std::vector<std::string> more) {
     return all;
 }
 
+Outcome bench(const TempDir& home, const std::vector<std::string>& arguments) {
+    return run_turbotune(home, arguments, shared_store());
+}
+
 Json measured(const TempDir& home, const std::vector<std::string>& arguments, int exit_code = 0) {
     auto all = small(arguments);
     all.push_back("--json");
-    const Outcome outcome = run_turbotune(home, all);
+    const Outcome outcome = bench(home, all);
     INFO(outcome.out << outcome.err);
     REQUIRE(outcome.exit_code == exit_code);
     return parse_json(outcome.out, "standard output");
@@ -36,7 +40,7 @@ TEST_CASE("bench refuses numbers that mean nothing, by name", "[bench]") {
     for (const std::vector<std::string>& each : wrong) {
         std::vector<std::string> arguments = {"bench", "--device", "cpu"};
         arguments.insert(arguments.end(), each.begin(), each.end());
-        const Outcome outcome = run_turbotune(home, arguments);
+        const Outcome outcome = bench(home, arguments);
         INFO(each.front() << " " << outcome.err);
         CHECK(outcome.exit_code == 2);
         CHECK(outcome.err.find("turbotune: error: ") != std::string::npos);
@@ -45,8 +49,8 @@ TEST_CASE("bench refuses numbers that mean nothing, by name", "[bench]") {
 
 TEST_CASE("bench names a problem that does not fit into memory and measures the others", "[bench]") {
     const TempDir home;
-    const Outcome outcome = run_turbotune(home, {"bench", "--device", "cpu", "--length", "16,4000000", "--batch", "4",
-                                                 "--heads", "64", "--head-dim", "128", "--repeats", "2", "--json"});
+    const Outcome outcome = bench(home, {"bench", "--device", "cpu", "--length", "16,4000000", "--batch", "4",
+                                         "--heads", "64", "--head-dim", "128", "--repeats", "2", "--json"});
     CHECK(outcome.exit_code == 1);
     const Json report = parse_json(outcome.out, "standard output");
     REQUIRE(report["rows"].size() == 2);
@@ -89,14 +93,14 @@ TEST_CASE("bench measures every combination of the lists and counts what the def
 TEST_CASE("bench prints a table with the floor when the peaks are given", "[bench]") {
     const TempDir home;
     const Outcome outcome =
-        run_turbotune(home, small({"--length", "32", "--peak-tflops", "0.5", "--peak-gbs", "20", "--mask"}));
+        bench(home, small({"--length", "32", "--peak-tflops", "0.5", "--peak-gbs", "20", "--mask"}));
     INFO(outcome.out << outcome.err);
     REQUIRE(outcome.exit_code == 0);
     CHECK(outcome.out.find("of floor") != std::string::npos);
     CHECK(outcome.out.find(" %") != std::string::npos);
     CHECK(outcome.out.find("floor: given on the command line") != std::string::npos);
     CHECK(outcome.out.find("tier=host") != std::string::npos);
-    CHECK(run_turbotune(home, small({"--length", "32", "--peak-tflops", "0.5"})).exit_code == 2);
+    CHECK(bench(home, small({"--length", "32", "--peak-tflops", "0.5"})).exit_code == 2);
 }
 
 TEST_CASE("bench takes the first candidate with the fields of --config, and says which there are", "[bench]") {
@@ -105,10 +109,10 @@ TEST_CASE("bench takes the first candidate with the fields of --config, and says
     CHECK(report["rows"][0]["origin"] == "fixed");
     CHECK(report["rows"][0]["config"]["block_m"] == 64);
     CHECK(report["rows"][0]["config"]["block_n"] == 32);
-    const Outcome wrong = run_turbotune(home, small({"--config", "block_m=63"}));
+    const Outcome wrong = bench(home, small({"--config", "block_m=63"}));
     CHECK(wrong.exit_code == 2);
     CHECK(wrong.err.find("--config: no candidate has block_m=63; there are: ") != std::string::npos);
-    const Outcome unknown = run_turbotune(home, small({"--config", "speed=3"}));
+    const Outcome unknown = bench(home, small({"--config", "speed=3"}));
     CHECK(unknown.exit_code == 2);
     CHECK(unknown.err.find("no candidate has a field speed") != std::string::npos);
 }
@@ -119,7 +123,7 @@ TEST_CASE("bench spreads the tokens of a packed batch over its sequences", "[ben
     CHECK(even["rows"][0]["problem"]["tokens"] == 48);
     auto arguments = small({"--layout", "packed", "--length", "64", "--set", "tokens=100", "--json"});
     *std::find(arguments.begin(), arguments.end(), "1") = "3";  // --batch
-    const Outcome outcome = run_turbotune(home, arguments);
+    const Outcome outcome = bench(home, arguments);
     INFO(outcome.err);
     REQUIRE(outcome.exit_code == 0);
     CHECK(parse_json(outcome.out, "standard output")["rows"][0]["problem"]["tokens"] == 100);
@@ -128,7 +132,7 @@ TEST_CASE("bench spreads the tokens of a packed batch over its sequences", "[ben
 TEST_CASE("bench names mistakes with the flag that made them", "[bench]") {
     const TempDir home;
     const auto refused = [&](const std::vector<std::string>& arguments, const std::string& part) {
-        const Outcome outcome = run_turbotune(home, small(arguments));
+        const Outcome outcome = bench(home, small(arguments));
         INFO(outcome.err);
         CHECK(outcome.exit_code == 2);
         CHECK(outcome.err.find(part) != std::string::npos);
@@ -145,7 +149,7 @@ TEST_CASE("bench names mistakes with the flag that made them", "[bench]") {
     refused({"--repeats", "0"}, "--repeats");
     refused({"--op", "addition"}, "addition");
     refused({"--profile", home / "absent.json"}, "absent.json");
-    const Outcome fixed = run_turbotune(home, {"bench", "--device", "cpu", "--policy", "fixed"});
+    const Outcome fixed = bench(home, {"bench", "--device", "cpu", "--policy", "fixed"});
     CHECK(fixed.exit_code == 2);
     CHECK(fixed.err.find("--policy: for a fixed config give --config") != std::string::npos);
 }
@@ -170,6 +174,5 @@ TEST_CASE("bench measures a training step with dropout", "[bench]") {
     // 10 L^2 D and 12 L R D against 4 L^2 D and 4 L R D, R = 95 slots.
     CHECK(backward["flops"].get<double>() / forward["flops"].get<double>() ==
           Approx((10.0 * 48 + 12 * 95) / (4.0 * 48 + 4 * 95)));
-    CHECK(run_turbotune(home, small({"--length", "48", "--dropout", "0.1"})).exit_code ==
-          2);  // inference drops nothing
+    CHECK(bench(home, small({"--length", "48", "--dropout", "0.1"})).exit_code == 2);  // inference drops nothing
 }

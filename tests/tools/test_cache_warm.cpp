@@ -67,7 +67,9 @@ TEST_CASE("Child: plan what was warmed", "[.child]") {
     options.device = device;
     Runtime runtime(options);
     const Operation& operation = find_operation("disentangled_attention");
-    for (const Workload& workload : operation.workloads({Preset::quick, {{"pass", {"inference"}}}}))
+    std::vector<Workload> workloads = operation.workloads({Preset::quick, {{"pass", {"inference"}}}});
+    if (std::getenv("TURBOTUNE_TEST_ONE_WORKLOAD") != nullptr) workloads.resize(1);
+    for (const Workload& workload : workloads)
         for (const Fields& problem : operation.problems(workload, runtime.device().info()))
             operation.plan(runtime, problem, nullptr);
     const KernelCacheStatistics kernels = runtime.statistics().kernels;
@@ -75,7 +77,7 @@ TEST_CASE("Child: plan what was warmed", "[.child]") {
     if (kernels.compiles == 0) CHECK_FALSE(nvrtc_loaded());
 }
 
-TEST_CASE("cache warm for the CPU leaves a program nothing to compile", "[cache_warm]") {
+TEST_CASE("cache warm for the CPU leaves a program nothing to compile", "[cache_warm][slow]") {
     const TempDir home;
     const Json first = report_of(run_turbotune(home, warm({"--arch", "cpu"})));
     const int kernels = first["kernels"];
@@ -92,7 +94,8 @@ TEST_CASE("cache warm for the CPU leaves a program nothing to compile", "[cache_
     CHECK(second["found"] == kernels);
 }
 
-TEST_CASE("cache warm for sm_90 on a machine without a GPU serves the GPU that is there later", "[cache_warm][nvrtc]") {
+TEST_CASE("cache warm for sm_90 on a machine without a GPU serves the GPU that is there later",
+          "[cache_warm][nvrtc][slow]") {
     if (!have_nvrtc()) return;
     const TempDir home;
     const char* chosen = std::getenv("CXX");
@@ -114,10 +117,11 @@ TEST_CASE("cache warm for sm_90 on a machine without a GPU serves the GPU that i
     }
     // Another GPU finds nothing of it.
     driver["FAKE_CC"] = "80";
+    driver["TURBOTUNE_TEST_ONE_WORKLOAD"] = "1";
     CHECK(plan_in_child(home, "0", driver).find("store_hits=0") != std::string::npos);
 }
 
-TEST_CASE("cache warm takes a device class, and every candidate when asked", "[cache_warm][nvrtc]") {
+TEST_CASE("cache warm takes a device class, and every candidate when asked", "[cache_warm][nvrtc][slow]") {
     if (!have_nvrtc()) return;
     const TempDir home;
     const Words one = {"--preset", "quick", "--passes", "inference", "--layouts", "padded", "--dtypes", "fp32_strict"};

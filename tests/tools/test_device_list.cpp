@@ -79,8 +79,10 @@ TEST_CASE("The program tunes all devices of a machine that has only the CPU", "[
     const Outcome both = run_turbotune(home, {"--device", "cpu", "--devices", "all", "--dry-run"});
     CHECK(both.exit_code == 2);
     CHECK(both.err.find("--devices") != std::string::npos);
-    const Outcome outcome = run_turbotune(home, {"--devices", "all", "--preset", "quick", "--passes", "inference",
-                                                 "--layouts", "packed", "--ops", "disentangled_attention", "--json"});
+    const Outcome outcome = run_turbotune(home,
+                                          {"--devices", "all", "--preset", "quick", "--passes", "inference",
+                                           "--layouts", "packed", "--ops", "disentangled_attention", "--json"},
+                                          shared_store());
     INFO(outcome.err);
     REQUIRE(outcome.exit_code == 0);
     const Json report = parse_json(outcome.out, "standard output");

@@ -74,26 +74,26 @@ void check_headers_of(std::size_t index) {
 
 }  // namespace
 
-TEST_CASE("Each header of base compiles alone", "[headers]") {
+TEST_CASE("Each header of base compiles alone", "[headers][slow]") {
     check_headers_of(0);
 }
-TEST_CASE("Each header of device compiles alone", "[headers]") {
+TEST_CASE("Each header of device compiles alone", "[headers][slow]") {
     check_headers_of(1);
 }
-TEST_CASE("Each header of kernel compiles alone", "[headers]") {
+TEST_CASE("Each header of kernel compiles alone", "[headers][slow]") {
     check_headers_of(2);
 }
-TEST_CASE("Each header of profile compiles alone", "[headers]") {
+TEST_CASE("Each header of profile compiles alone", "[headers][slow]") {
     check_headers_of(3);
 }
-TEST_CASE("Each header of ops compiles alone", "[headers]") {
+TEST_CASE("Each header of ops compiles alone", "[headers][slow]") {
     check_headers_of(4);
 }
-TEST_CASE("Each header of tuner compiles alone", "[headers]") {
+TEST_CASE("Each header of tuner compiles alone", "[headers][slow]") {
     check_headers_of(5);
 }
 
-TEST_CASE("An include of a higher room does not build", "[headers]") {
+TEST_CASE("An include of a higher room does not build", "[headers][slow]") {
     const TempDir home;
     for (std::size_t low = 0; low + 1 < std::size(kRooms); ++low) {
         const Room& above = kRooms[low + 1];
@@ -109,7 +109,7 @@ TEST_CASE("An include of a higher room does not build", "[headers]") {
     }
 }
 
-TEST_CASE("No room sees the C interface, which lies above all of them", "[headers]") {
+TEST_CASE("No room sees the C interface, which lies above all of them", "[headers][slow]") {
     const TempDir home;
     const std::string text = "#include \"turbotune/turbotune.h\"\n";
     for (const Room& room : kRooms) {

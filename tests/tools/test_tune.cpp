@@ -34,7 +34,7 @@ Json json_of(const Outcome& outcome) {
 
 TEST_CASE("Tuning writes a profile that inspect reads, and a second run measures nothing", "[tune][slow]") {
     const TempDir home;
-    const Json first = json_of(tune(home, {"--json"}));
+    const Json first = json_of(tune(home, {"--json"}, shared_store()));
     CHECK(first["workloads"] == 3);
     CHECK(first["measured"] == 3);
     CHECK(first["failed"] == 0);
@@ -57,7 +57,7 @@ TEST_CASE("Tuning writes a profile that inspect reads, and a second run measures
     }
 
     const std::string before = read_text(path);
-    const Json second = json_of(tune(home, {"--json"}));
+    const Json second = json_of(tune(home, {"--json"}, shared_store()));
     CHECK(second["measured"] == 0);
     CHECK(second["candidates_measured"] == 0);
     CHECK(second["resumed"] == 3);
@@ -71,9 +71,10 @@ TEST_CASE("Tuning writes a profile that inspect reads, and a second run measures
     CHECK(text.out.find('\x1b') == std::string::npos);  // plain where there is no terminal
 }
 
-TEST_CASE("The quick preset tunes every pass on the CPU, the two of the backward pass at once", "[tune][slow]") {
+TEST_CASE("The quick preset tunes every pass on the CPU, the two of the backward pass at once", "[tune][slow][long]") {
     const TempDir home;
-    const Json report = json_of(run_turbotune(home, {"--preset", "quick", "--device", "cpu", "--json"}));
+    const Json report =
+        json_of(run_turbotune(home, {"--preset", "quick", "--device", "cpu", "--json"}, shared_store()));
     CHECK(report["workloads"] == 12);
     CHECK(report["measured"] == 12);
     CHECK(report["failed"] == 0);
@@ -121,7 +122,7 @@ TEST_CASE("Ctrl-C once saves and exits 130, and the same command repeats nothing
     CHECK(resumed["failed"] == 0);
     CHECK(resumed["entries"].size() == 3);
     const TempDir other;
-    const Json whole = json_of(tune(other, {"--json"}));
+    const Json whole = json_of(tune(other, {"--json"}, shared_store()));
     CHECK(resumed["candidates_measured"].get<int>() < whole["candidates_measured"].get<int>());
 }
 

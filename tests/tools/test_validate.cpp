@@ -22,7 +22,8 @@ std::string cases(const TempDir& home, const std::vector<std::string>& names) {
 }
 
 Json validate(const TempDir& home, const std::string& directory, int exit_code) {
-    const Outcome outcome = run_turbotune(home, {"validate", "--cases", directory, "--device", "cpu", "--json"});
+    const Outcome outcome =
+        run_turbotune(home, {"validate", "--cases", directory, "--device", "cpu", "--json"}, shared_store());
     INFO(outcome.out << outcome.err);
     REQUIRE(outcome.exit_code == exit_code);
     return parse_json(outcome.out, "standard output");
@@ -152,6 +153,6 @@ TEST_CASE("validate passes every known case on the CPU", "[validate][slow]") {
         INFO(name);
         if (name.rfind("da_", 0) == 0) CHECK(passed.count(name) == 1);
     }
-    const Outcome text = run_turbotune(home, {"validate", "--cases", kData, "--device", "cpu"});
+    const Outcome text = run_turbotune(home, {"validate", "--cases", kData, "--device", "cpu"}, shared_store());
     CHECK(text.out.find(" 0 failed") != std::string::npos);
 }

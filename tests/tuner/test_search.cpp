@@ -69,7 +69,7 @@ std::vector<double> random_landscape(unsigned seed, int count, double spread) {
 
 }  // namespace
 
-TEST_CASE("with 3 % noise the winner is within 1 % of the best in at least 99 of 100 seeds", "[search]") {
+TEST_CASE("with 3 % noise the winner is within 1 % of the best in at least 99 of 100 seeds", "[search][slow]") {
     std::vector<Landscape> landscapes = {
         {"two, apart by 2 %", {0.306, 0.300}},
         {"the best is last", {0.5, 0.45, 0.4, 0.35, 0.33, 0.32, 0.31, 0.300}},
@@ -102,7 +102,7 @@ TEST_CASE("with 3 % noise the winner is within 1 % of the best in at least 99 of
     }
 }
 
-TEST_CASE("a hundred random landscapes under 3 % noise lose at most 1 %", "[search]") {
+TEST_CASE("a hundred random landscapes under 3 % noise lose at most 1 %", "[search][slow]") {
     int bad = 0;
     for (unsigned seed = 0; seed < 200; ++seed) {
         std::vector<double> truth = random_landscape(1000 + seed, 3 + int(seed % 38), 0.02 + 0.01 * double(seed % 50));
@@ -115,7 +115,7 @@ TEST_CASE("a hundred random landscapes under 3 % noise lose at most 1 %", "[sear
     CHECK(bad <= 2);
 }
 
-TEST_CASE("near-ties always name the same winner", "[search]") {
+TEST_CASE("near-ties always name the same winner", "[search][slow]") {
     struct Tie {
         const char* name;
         std::vector<double> truth;
