@@ -31,6 +31,7 @@ using namespace config;
 
 #include "disentangled_attention/sm90_tiles.cuh"
 #include "disentangled_attention/sm90_layout.cuh"
+#include "disentangled_attention/sm90_mask.cuh"
 #include "disentangled_attention/sm90_producer.cuh"
 #include "disentangled_attention/sm90_shift.cuh"
 #include "disentangled_attention/sm90_position.cuh"
@@ -58,7 +59,7 @@ extern "C" __global__ __launch_bounds__(threads, 1) void disentangled_attention_
     if (thread == 0) {
         constexpr int taken = 128 * warpgroups;
         for (int i = 0; i < stages; ++i) {
-            barrier_init(shared + k_full + 8 * i, 1 + int(has_bias) + draw_warps);
+            barrier_init(shared + k_full + 8 * i, 1 + int(has_bias));
             barrier_init(shared + k_empty + 8 * i, taken);
             barrier_init(shared + v_full + 8 * i, 1);
             barrier_init(shared + v_empty + 8 * i, taken);
@@ -70,7 +71,15 @@ extern "C" __global__ __launch_bounds__(threads, 1) void disentangled_attention_
         }
         barrier_init(shared + tail_full, 1);
         barrier_init(shared + q_full, 1 + int(has_bias));
-        barrier_init(shared + q_empty, taken + (mask ? draw_warps : 0));
+        barrier_init(shared + q_empty, taken);
+        for (int i = 0; dropout && i < stages; ++i) {
+            barrier_init(shared + dropped_full + 8 * i, draw_warps);
+            barrier_init(shared + dropped_empty + 8 * i, taken);
+        }
+        for (int i = 0; mask && i < 2; ++i) {
+            barrier_init(shared + range_full + 8 * i, 1);
+            barrier_init(shared + range_empty + 8 * i, taken + 1 + draw_warps);
+        }
         barrier_init_fence();
     }
     __syncthreads();
@@ -79,6 +88,6 @@ extern "C" __global__ __launch_bounds__(threads, 1) void disentangled_attention_
         produce(p, maps, memory, shared, thread - 128 * warpgroups);
     } else {
         if constexpr (warpgroups == 2) registers_raise<consumer_registers>();
-        Consumer(p, memory, shared, thread).run();
+        Consumer(p, shared, thread).run();
     }
 }

@@ -6,13 +6,14 @@ struct Consumer : NearTiles {
 
     // O / l through shared memory, for stores of 16 bytes.
     __device__ __forceinline__ void store(const float (&o)[head_dim / 2], const Rows& rows, const Item& item) const {
+        const Lane lane = here();
         int warp = lane.warp;
         asm volatile("" : "+r"(warp));  // keeps the addresses here out of the registers of the loops
         const u32 stage = shared + scratch_offset + spill_bytes + (4 * group + warp) * warp_bytes;
         const int row0 = item.row0 + 64 * group + 16 * warp;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float l = rows.l[half];
+            float l = rows.masked(half) ? 0.25f * float(item.length) : rows.l[half];
             l += __shfl_xor_sync(0xffffffffu, l, 1);
             l += __shfl_xor_sync(0xffffffffu, l, 2);
             const float inverse = l > 0.0f ? (dropout ? p.dropout.scale : 1.0f) / l : 0.0f;
@@ -32,12 +33,11 @@ struct Consumer : NearTiles {
         asm volatile("" : "+r"(lane_in_warp));
         u16* out = static_cast<u16*>(p.out) + (packed ? 0 : item.batch * p.out_batch) +
                    s64(item.first + row0) * p.out_row + item.head * p.out_head;
-        const unsigned char* from = memory + (stage - shared);
 #pragma unroll
         for (int i = 0; i < 16 * row_chunks / 32; ++i) {
             const int at = lane_in_warp + 32 * i, row = at / row_chunks, chunk = at % row_chunks;
             if (row0 + row >= item.length) continue;
-            const Words4 words = *reinterpret_cast<const Words4*>(from + row * out_pitch + chunk * 16);
+            const Words4 words = load_shared16(stage + row * out_pitch + chunk * 16);
             u16* to = out + row * p.out_row + chunk * 8;
             if constexpr (aligned) {
                 *reinterpret_cast<Words4*>(to) = words;
@@ -50,14 +50,13 @@ struct Consumer : NearTiles {
     }
 
     __device__ __forceinline__ void run() {
-        u32 q_parity = 0;
+        u32 turn = 0;  // items so far
         for (Schedule work(p); work.more(); work.next()) {
             const Item item = locate_item(p, work.item);
             if (!item.exists) continue;
             float o[head_dim / 2];
             u32 q[dim_steps][4];
             Rows rows;
-            rows.hidden = 0;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 rows.m[half] = masked_score;
@@ -70,20 +69,37 @@ struct Consumer : NearTiles {
                 if (resident_head >= 0 && resident_head != item.head) release_chunks(tile_chunks);
                 resident_head = item.head;
             }
-            barrier_wait(shared + q_full, q_parity);
-            q_parity ^= 1;
+            await(q_full, turn & 1);
             int first_key = 0, key_count = item.length;
+            bool hidden = false;  // all rows
             if constexpr (mask) {
-                const int* range = reinterpret_cast<const int*>(memory + range_offset);
-                first_key = range[0], key_count = range[1], hidden = range[2];
-                const u32 word = u32(range[4 + 2 * group + lane.warp / 2]) >> (16 * (lane.warp & 1) + lane.g);
-                rows.hidden = (word & 1) | (word >> 7 & 2);
+                const u32 which = turn & 1, range = shared + range_offset + range_bytes * which;
+                await(range_full + 8 * which, turn >> 1 & 1);
+                first_key = int(load_word(range)), key_count = int(load_word(range + 4));
+                hidden = int(load_word(range + 8)) == hidden_all;
+                const Lane lane = here();
+                const u32 masked = load_word(range + 16 + 4 * (2 * group + lane.warp / 2)) >>
+                                   (16 * (lane.warp & 1) + lane.g);
+                release(range_empty + 8 * which);
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const bool kept = !(masked >> 8 * half & 1);
+                    rows.scale[half] = kept ? p.scale_log2 : -0.0f;
+                    rows.m[half] = kept ? masked_score : 0.0f;
+                }
             }
+            ++turn;
             const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, first_key, key_count);
-            if (mask && hidden == hidden_all) {
-                mean_tiles(o, rows, tiles.begin, tiles.end, item.length);
+            if (mask && hidden) {
+                mean_tiles(o, tiles.begin, tiles.end);
                 store(o, rows, item);
                 continue;
+            }
+            if constexpr (half_tail && warpgroups == 2) {
+                if (item.row0 + 64 * group >= item.length) {
+                    idle_tiles(tiles);
+                    continue;
+                }
             }
 #pragma unroll 1
             for (int phase = 0; phase < 3; ++phase) {  // far at the high end, near, far at the low end
@@ -91,11 +107,12 @@ struct Consumer : NearTiles {
                 const int end = phase == 0 ? tiles.near_begin : phase == 1 ? tiles.near_end : tiles.end;
                 if (begin == end) continue;
                 if (has_bias && phase == 1) {
-                    if constexpr (has_bias) near_tiles(o, rows, begin, end, item.length, end == tiles.end);
+                    if constexpr (has_bias)
+                        near_tiles(o, rows, begin, end, key_count, item.length, end == tiles.end);
                 } else {
                     load_query(q, rows, phase / 2);
                     if (end == tiles.end) release(q_empty);
-                    far_tiles(o, rows, q, begin, end, item.length);
+                    far_tiles(o, rows, q, begin, end, item);
                 }
             }
             store(o, rows, item);

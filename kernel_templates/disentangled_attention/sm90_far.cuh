@@ -1,61 +1,17 @@
-// Far tiles: position scores are constant along a row, so that a tile is one of plain attention.
-// needs: sm90_warpgroup.cuh
+// Far tiles: position scores are constant along a row, so that a tile is one of plain attention. Their keys are taken in
+// units of 64: the scores of the next unit and P.V of the one before run under the exponentials of this one.
+// needs: sm90_warpgroup.cuh, common/mma.cuh
 
 struct FarTiles : Warpgroup {
     using Warpgroup::Warpgroup;
 
-    // Whether no key of the tile is masked: of masked rows Q is zero. K's barrier has been waited for.
-    __device__ __forceinline__ bool plain_tile(int slot, int keys_left) const {
-        bool plain = keys_left >= block_n;
-        if constexpr (mask)
-#pragma unroll
-            for (int unit = 0; unit < units; ++unit)
-                plain = plain && KeyBits(memory, slot, unit, keys_left - 64 * unit).all;
-        return plain;
-    }
+    using Query = u32[dim_steps][4];
+    using Output = float[head_dim / 2];
+    using Scores = float[32];    // of one unit
+    using Weights = u32[4][4];   // of one unit, as A operands
 
-    // Scores in s to P in a. P.V of the tile before, whose V is at `behind`, runs under it.
-    template <bool first>
-    __device__ __forceinline__ void far_softmax(float (&o)[head_dim / 2], float (&s)[block_n / 2],
-                                                u32 (&a)[block_n / 16][4], Rows& rows, const Dropped& dropped,
-                                                int behind) {
-        release(k_empty + 8 * kv.slot);
-        Softmax softmax;
-        softmax.begin<false>(s, rows, p.scale_log2);
-#pragma unroll
-        for (int step = 0; step < block_n / 16; ++step) softmax.exponentials(s, step, p.scale_log2);
-        softmax.finish(rows);
-        // The branch depends on every exponential, which keeps the compiler from waiting before them.
-        if (softmax.moved(rows)) {
-            wgmma_wait<0>();
-            settle(o);
-            rescale(o, softmax.ratio);
-        }
-        if constexpr (!first) {
-            wgmma_wait<0>();
-            settle(o);
-            release(v_empty + 8 * behind);
-        }
-#pragma unroll
-        for (int step = 0; step < block_n / 16; ++step) {
-            pack_probabilities(a[step], s, step);
-            drop(a[step], dropped, step);
-        }
-    }
-
-    __device__ __forceinline__ void issue_values(float (&o)[head_dim / 2], const u32 (&a)[block_n / 16][4],
-                                                 int slot) const {
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < block_n / 16; ++step)
-            wgmma<dtype, operand_high, true, true>(o, a[step],
-                                                   value_operand<block_n>(operand(v_offset, slot, tile_bytes), step));
-        wgmma_commit();
-    }
-
-    __device__ __forceinline__ void issue_tile_scores(float (&s)[block_n / 2], const u32 (&q)[dim_steps][4],
-                                                      int slot) const {
-        const u32 k = operand(k_offset, slot, tile_bytes);
+    __device__ __forceinline__ void issue_scores(Scores& s, const Query& q, int slot, int unit) const {
+        const u32 k = operand(k_offset, slot, tile_bytes) + unit * (64 * row_bytes / 16);
         wgmma_fence();
         wgmma<dtype, operand_high, false, false>(s, q[0], key_operand<block_n>(k, 0));
 #pragma unroll
@@ -64,87 +20,190 @@ struct FarTiles : Warpgroup {
         wgmma_commit();
     }
 
-    __device__ __forceinline__ void finish_values(float (&o)[head_dim / 2], const u32 (&a)[block_n / 16][4]) {
-        await(v_full + 8 * kv.slot, kv.parity);
-        issue_values(o, a, kv.slot);
+    __device__ __forceinline__ void issue_values(Output& o, const Weights& a, int slot, int unit) const {
+        const u32 v = operand(v_offset, slot, tile_bytes);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 4; ++step)
+            wgmma<dtype, operand_high, true, true>(o, a[step], value_operand<block_n>(v, 4 * unit + step));
+        wgmma_commit();
+    }
+
+    // The scores of 64 keys once more, from device memory, as K's tile may be gone. Slow, and seldom needed.
+    __device__ __forceinline__ void compute_scores(Scores& s, const Query& q, const Item& item, int first_key) const {
+        const Lane lane = here();
+        const u16* k = static_cast<const u16*>(p.k) + (packed ? 0 : item.batch * p.k_batch) + item.head * p.k_head +
+                       2 * lane.c;
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+            const int key = first_key + 8 * n + lane.g;
+            const u16* row = k + s64(item.first + min(key, item.length - 1)) * p.k_row;
+            float part[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int step = 0; step < dim_steps; ++step) {
+                u32 b[2];
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const u16* at = row + 16 * step + 8 * i;
+                    b[i] = aligned ? *reinterpret_cast<const u32*>(at) : u32(at[0]) | u32(at[1]) << 16;
+                }
+                multiply<dtype>(part, q[step], b[0], b[1]);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) s[4 * n + i] = part[i];
+        }
+    }
+
+    __device__ __forceinline__ void weigh(Weights& a, Scores& s, const Rows& rows, Softmax& softmax,
+                                          u32 dropped) const {
+        softmax.clear();
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+            softmax.exponentials(s, rows, step, p.scale_log2);
+            pack_probabilities(a[step], s, step);
+            drop(a[step], dropped, step);
+        }
+    }
+
+    // The maximum of s becomes what is subtracted, where it exceeds that by much. O and the sums follow.
+    __device__ __forceinline__ void move_maximum(Output& o, Scores& s, Rows& rows, Softmax& softmax) const {
+        softmax.begin<false>(s, rows, p.scale_log2);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) rows.l[half] *= softmax.ratio[half];
+        rescale(o, softmax.ratio);
+    }
+
+    // One unit of the tile at t: s to weights, and these times V; `next` gets the scores of the unit after it, which mean
+    // nothing when this is the last one. `plain`: no key of the tile is masked or beyond the sequence. What is subtracted
+    // from the scores stays as it is, unless their exponentials become too large: so nothing waits for a maximum.
+    template <int unit, bool plain>
+    __device__ __forceinline__ void unit_step(Output& o, Scores& s, Scores& next, Weights& a, Rows& rows,
+                                              Softmax& softmax, u32 (&dropped)[units], const Query& q,
+                                              const Item& item, int t, int begin, int end, bool& next_plain) {
+        constexpr bool ends_tile = unit + 1 == units;
+        const RingPosition<stages> ahead = kv.ahead(1);
+        if (ends_tile && t + 1 < end) await(k_full + 8 * ahead.slot, ahead.parity);
+        if constexpr (ends_tile && units == 2) next_plain = plain_tile(ahead, item.length - (t + 1) * block_n);
+        issue_scores(next, q, ends_tile ? ahead.slot : kv.slot, ends_tile ? 0 : unit + 1);
+        const int first_key = t * block_n + 64 * unit;
+        if constexpr (unit == 0) take_dropped(dropped);
+        const KeyBits bits(shared, kv.slot, unit, item.length - first_key);
+        if (!plain && !bits.all) apply_mask(s, bits, here().c);
+        if constexpr (ends_tile) release(k_empty + 8 * kv.slot);
+        weigh(a, s, rows, softmax, dropped[unit]);
+        if (softmax.exceeded()) [[unlikely]] {
+            rest(o, next);
+            compute_scores(s, q, item, first_key);
+            if (!plain && !bits.all) apply_mask(s, bits, here().c);
+            move_maximum(o, s, rows, softmax);
+            weigh(a, s, rows, softmax, dropped[unit]);
+        }
+        softmax.add(rows);
+        if constexpr (unit == 0) await(v_full + 8 * kv.slot, kv.parity);
+        issue_values(o, a, kv.slot, unit);
+        wgmma_wait<1>();
+        settle(next);
+        if (unit == 0 && t != begin) release(v_empty + 8 * kv.behind().slot);
+        if constexpr (ends_tile) kv.advance();
+    }
+
+    // Nothing is in flight any more: where paths with products join the compiler wants it so.
+    __device__ __forceinline__ void rest(Output& o, Scores& s) const {
         wgmma_wait<0>();
         settle(o);
-        release(v_empty + 8 * kv.slot);
-        kv.advance();
+        settle(s);
+    }
+
+    // Whether no key of a tile is masked or beyond the sequence. K's barrier has been waited for.
+    __device__ __forceinline__ bool plain_tile(const RingPosition<stages>& at, int keys_left) const {
+        bool plain = keys_left >= block_n;
+        if constexpr (mask) {
+            plain = true;
+#pragma unroll
+            for (int unit = 0; unit < units; ++unit) plain = plain && KeyBits(shared, at.slot, unit, 64).all;
+        }
+        return plain;
+    }
+
+    __device__ __forceinline__ bool plain_pair(int keys_left) const {
+        const RingPosition<stages> ahead = kv.ahead(1);
+        if constexpr (mask) await(k_full + 8 * ahead.slot, ahead.parity);
+        return plain_tile(kv, keys_left) && plain_tile(ahead, keys_left - block_n);
+    }
+
+    // Tiles begin .. end - 1, at least one.
+    __device__ __forceinline__ void far_tiles(Output& o, Rows& rows, const Query& q, int begin, int end,
+                                              const Item& item) {
+        Scores s, other;
+        Weights a, b;
+        Softmax softmax;
+        u32 dropped[units];
+        await(k_full + 8 * kv.slot, kv.parity);
+        issue_scores(s, q, kv.slot, 0);
+        rest(o, s);
+        const KeyBits bits(shared, kv.slot, 0, item.length - begin * block_n);
+        if (!bits.all) apply_mask(s, bits, here().c);
+        move_maximum(o, s, rows, softmax);
+        int t = begin;
+        bool plain = plain_tile(kv, item.length - begin * block_n);
+#pragma unroll 1
+        for (;;) {
+            if constexpr (units == 2) {
+#pragma unroll 1
+                for (; t < end && plain; ++t) {
+                    unit_step<0, true>(o, s, other, a, rows, softmax, dropped, q, item, t, begin, end, plain);
+                    unit_step<1, true>(o, other, s, b, rows, softmax, dropped, q, item, t, begin, end, plain);
+                }
+            } else {
+#pragma unroll 1
+                for (; t + 1 < end && plain_pair(item.length - t * block_n); t += 2) {
+                    unit_step<0, true>(o, s, other, a, rows, softmax, dropped, q, item, t, begin, end, plain);
+                    unit_step<0, true>(o, other, s, b, rows, softmax, dropped, q, item, t + 1, begin, end, plain);
+                }
+            }
+            rest(o, s);
+            if (t >= end) break;
+            unit_step<0, false>(o, s, other, a, rows, softmax, dropped, q, item, t, begin, end, plain);
+            if constexpr (units == 2) {
+                unit_step<1, false>(o, other, s, b, rows, softmax, dropped, q, item, t, begin, end, plain);
+            } else {
+                rest(o, other);
+#pragma unroll
+                for (int i = 0; i < 32; ++i) s[i] = other[i];
+            }
+            rest(o, s);
+            ++t;
+        }
+        release(v_empty + 8 * kv.behind().slot);
     }
 
     // All rows are masked: each attends every key in range equally, so that O becomes the sum of V, whose rows beyond
     // the range are zeros.
-    __device__ __forceinline__ void mean_tiles(float (&o)[head_dim / 2], Rows& rows, int begin, int end, int length) {
-        u32 a[block_n / 16][4];
-        rows.m[0] = rows.m[1] = 0.0f;
-        rows.l[0] = rows.l[1] = 0.25f * float(length);  // a quarter of the row's
+    __device__ __forceinline__ void mean_tiles(Output& o, int begin, int end) {
         release(q_empty);
 #pragma unroll 1
         for (int t = begin; t < end; ++t) {
             await(k_full + 8 * kv.slot, kv.parity);
-            const Dropped dropped = dropped_of(kv.slot);
-            release(k_empty + 8 * kv.slot);
+            Weights a[units];
+            u32 dropped[units];
+            take_dropped(dropped);
 #pragma unroll
-            for (int step = 0; step < block_n / 16; ++step) {
+            for (int unit = 0; unit < units; ++unit) {
 #pragma unroll
-                for (int part = 0; part < 4; ++part) a[step][part] = pack2<dtype>(1.0f, 1.0f);
-                drop(a[step], dropped, step);
+                for (int step = 0; step < 4; ++step) {
+#pragma unroll
+                    for (int part = 0; part < 4; ++part) a[unit][step][part] = pack2<dtype>(1.0f, 1.0f);
+                    drop(a[unit][step], dropped[unit], step);
+                }
             }
-            finish_values(o, a);
-        }
-    }
-
-    // With dropout a tile with masked keys ends the pipeline of those before: the branch that masks would slow the loop
-    // down, and without dropout the second loop around it would (by 4 % each for 8192 keys on an H200).
-    static constexpr bool in_runs = dropout;
-
-    __device__ __forceinline__ void hide_far(float (&s)[block_n / 2], const Rows& rows, bool plain,
-                                             int keys_left) const {
-        if (!(in_runs ? plain : plain_tile(kv.slot, keys_left))) hide(s, rows, kv.slot, keys_left);
-    }
-
-    // Tiles from t on; leaves t behind the last one. P.V of one tile runs under the next one's softmax.
-    __device__ __forceinline__ void run_of_tiles(float (&o)[head_dim / 2], Rows& rows, const u32 (&q)[dim_steps][4],
-                                                 int& t, int end, int length) {
-        float s[block_n / 2];
-        u32 a[block_n / 16][4];
-        await(k_full + 8 * kv.slot, kv.parity);
-        const bool plain = !in_runs || plain_tile(kv.slot, length - t * block_n);
-        issue_tile_scores(s, q, kv.slot);
-        const Dropped dropped = dropped_of(kv.slot);
-        wgmma_wait<0>();
-        settle(s);
-        hide_far(s, rows, plain, length - t * block_n);
-        far_softmax<true>(o, s, a, rows, dropped, 0);
-#pragma unroll 1
-        for (++t; plain && t < end; ++t) {
-            const RingPosition<stages> behind = kv, ahead = kv.ahead(1);
-            const bool v_ready = test(v_full + 8 * behind.slot, behind.parity);
-            await(k_full + 8 * ahead.slot, ahead.parity);
-            await(v_ready, v_full + 8 * behind.slot, behind.parity);
-            if (in_runs && !plain_tile(ahead.slot, length - t * block_n)) break;
+            release(k_empty + 8 * kv.slot);
+            await(v_full + 8 * kv.slot, kv.parity);
+#pragma unroll
+            for (int unit = 0; unit < units; ++unit) issue_values(o, a[unit], kv.slot, unit);
+            wgmma_wait<0>();
+            settle(o);
+            release(v_empty + 8 * kv.slot);
             kv.advance();
-            issue_tile_scores(s, q, kv.slot);
-            issue_values(o, a, behind.slot);
-            const Dropped next = dropped_of(kv.slot);
-            wgmma_wait<1>();
-            settle(s);
-            hide_far(s, rows, true, length - t * block_n);
-            far_softmax<false>(o, s, a, rows, next, behind.slot);
-        }
-        finish_values(o, a);
-    }
-
-    // Tiles whose position scores are constant along a row: plain attention.
-    __device__ __forceinline__ void far_tiles(float (&o)[head_dim / 2], Rows& rows, const u32 (&q)[dim_steps][4],
-                                              int begin, int end, int length) {
-        int t = begin;
-        if constexpr (in_runs) {
-#pragma unroll 1
-            while (t < end) run_of_tiles(o, rows, q, t, end, length);
-        } else {
-            run_of_tiles(o, rows, q, t, end, length);
         }
     }
 };

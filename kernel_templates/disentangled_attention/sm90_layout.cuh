@@ -8,14 +8,15 @@
 //   T        [t_groups][16][t_pitch] fp16
 //   ends     [2][2][head_dim]: PK and PQ of the slots beyond the band, high end first
 //   bits     [stages][4] u32: kept keys of each tile
-//   range    [8] int: the item's first kept key, one past the last, which rows are masked (Hidden), -, these rows [4]
+//   range    [2][8] int, of this item and the next: first kept key, one past the last, which rows are masked (Hidden), -, these rows [4]
 //   dropped  [stages][units][consumers] u32: patches of dropout.h
 //   barriers
 // needs: disentangled_attention/sm90_tiles.cuh, disentangled_attention/params.h, config
 
 constexpr bool has_bias = c2p || p2c;
 constexpr int block_m = 64 * warpgroups;
-constexpr int draw_warps = dropout ? 3 : 0;
+// Of the producer: one warp loads, one reads the mask, the others draw which weights are dropped.
+constexpr int draw_warps = dropout ? 3 - int(mask) : 0;
 constexpr int producer_threads = 128;
 constexpr int threads = 128 * warpgroups + producer_threads;
 constexpr int units = block_n / 64;              // key groups of a tile whose T is computed at a time
@@ -53,14 +54,18 @@ constexpr int t_offset = scratch_offset + spill_bytes + 4 * warpgroups * warp_by
 constexpr int ends_offset = t_offset + (p2c ? spill_bytes : 0) + t_groups * t_group_bytes;
 constexpr int bits_offset = ends_offset + (has_bias ? 8 * head_dim : 0);
 constexpr int range_offset = bits_offset + (mask ? stages * 16 : 0);
-constexpr int dropped_offset = range_offset + (mask ? 32 : 0);
+constexpr int range_bytes = 32;
+constexpr int dropped_offset = range_offset + (mask ? 2 * range_bytes : 0);
 constexpr int barrier_offset = dropped_offset + (dropout ? stages * units * 4 * 128 * warpgroups : 0);
 
 constexpr int k_full = barrier_offset, k_empty = k_full + 8 * stages, v_full = k_empty + 8 * stages,
               v_empty = v_full + 8 * stages, strip_empty = v_empty + 8 * stages,
               q_full = strip_empty + (has_bias ? 8 * ring : 0), q_empty = q_full + 8, t_full = q_empty + 8,
               t_empty = t_full + (p2c ? 8 * warpgroups : 0), tail_full = t_empty + (p2c ? 8 * warpgroups : 0),
-              shared_end = tail_full + 8;
+              range_full = tail_full + 8, range_empty = range_full + (mask ? 16 : 0),
+              dropped_full = range_empty + (mask ? 16 : 0),
+              dropped_empty = dropped_full + (dropout ? 8 * stages : 0),
+              shared_end = dropped_empty + (dropout ? 8 * stages : 0);
 
 static_assert(warpgroups == 1 || warpgroups == 2, "consumer warpgroups");
 static_assert(block_n == 64 || block_n == 128, "keys of a tile");
@@ -76,6 +81,8 @@ constexpr float masked_score = -0x1p100f;
 constexpr float largest_score = 0x1p100f;
 // log2 of how far scores may exceed the subtracted maximum before O is rescaled.
 constexpr float lazy = 8.0f;
+// Sum of the exponentials of a thread's keys in one row of a unit beyond which the maximum moves: fp16 holds each.
+constexpr float largest_sum = 0x1p15f;
 
 // The first `left` bits.
 __device__ __forceinline__ u32 range_word(int left) {

@@ -18,10 +18,12 @@ struct NearTiles : FarTiles {
 
     // Scores of a unit to probabilities and these times V, 16 keys at a time, which also keeps the compiler from moving
     // the exponentials away from what should run beside them.
+    template <int used>
     struct Probabilities {
         Softmax& softmax;
-        const Dropped& dropped;
-        float (&o)[head_dim / 2];
+        const Rows& rows;
+        const u32 (&dropped)[used];
+        Output& o;
         u32 v;
         float scale;
 
@@ -30,9 +32,9 @@ struct NearTiles : FarTiles {
 #pragma unroll
             for (int step = begin; step < end; ++step) {
                 u32 a[4];
-                softmax.exponentials(s, step, scale);
+                softmax.exponentials(s, rows, step, scale);
                 pack_probabilities(a, s, step);
-                drop(a, dropped, step);
+                drop(a, dropped[step / 4], step % 4);
                 wgmma_fence();
                 wgmma<dtype, operand_high, true, true>(o, a, value_operand<block_n>(v, step));
             }
@@ -52,8 +54,15 @@ struct NearTiles : FarTiles {
         return (shared >> 4) + strip.ahead(number).slot * (chunk_bytes / 16);
     }
 
-    // Product `job` into x.
-    template <int job>
+    // An operand of products over distances: this warp's rows of the 64 from row0 on.
+    template <int rows>
+    __device__ __forceinline__ void load_pairs(u32 (&a)[dim_steps][4], u32 tile, int row0) const {
+        const Lane lane = here();
+        load_operand<rows, true>(a, tile, row0 + 16 * lane.warp, lane);
+    }
+
+    // Product `job` of the first `count` into x.
+    template <int job, int count>
     __device__ __forceinline__ void issue_product(float (&x)[32], Operands& operands) const {
         constexpr Product product = product_of(job);
         constexpr bool fresh =
@@ -61,99 +70,108 @@ struct NearTiles : FarTiles {
         const int own = warpgroups - 1 - group;  // first chunk under the rows of this warpgroup
         if constexpr (product.of_query) {
             if constexpr (job == 0)
-                load_operand<block_m, true>(operands.q, shared + q_offset, 64 * group + 16 * lane.warp, lane);
+                load_pairs<block_m>(operands.q, shared + q_offset, 64 * group);
             chunk_product(x, operands.q, chunk(own + product.chunk) + pk_offset / 16);
         } else {
             const int unit = shared_t ? group : product.unit;
             if constexpr (fresh)
-                load_operand<block_n, true>(operands.k, operands.k_tile, 64 * unit + 16 * lane.warp, lane);
+                load_pairs<block_n>(operands.k, operands.k_tile, 64 * unit);
             chunk_product(x, operands.k, chunk((shared_t ? 0 : own) + unit + product.chunk) + pq_offset / 16);
         }
-        if constexpr (c2p && job + 1 == t_products)  // so that the first product of Q need not wait for it
-            load_operand<block_m, true>(operands.q, shared + q_offset, 64 * group + 16 * lane.warp, lane);
+        if constexpr (c2p && job + 1 == t_products && count > t_products)  // so that the first product of Q need not wait for it
+            load_pairs<block_m>(operands.q, shared + q_offset, 64 * group);
     }
 
     // No work beside the products.
     struct NoWork {
-        template <int job>
+        template <int job, int count>
         static constexpr int groups = 0;
-        template <int job>
+        template <int job, int count>
         __device__ __forceinline__ void run() const {}
     };
     // A share of a near tile's probabilities.
     struct Share {
-        Probabilities probabilities;
+        Probabilities<units> probabilities;
         float (&s)[block_n / 2];
 
-        static __device__ constexpr int step(int job) { return job * (block_n / 16) / products; }
-        template <int job>
-        static constexpr int groups = step(job + 1) > step(job);  // of wgmma
-        template <int job>
+        template <int job, int count>
+        static constexpr int groups = (job + 1) * (block_n / 16) / count > job * (block_n / 16) / count;  // of wgmma
+        template <int job, int count>
         __device__ __forceinline__ void run() const {
-            probabilities.steps(s, step(job), step(job + 1));
+            probabilities.steps(s, job * (block_n / 16) / count, (job + 1) * (block_n / 16) / count);
         }
     };
 
     // Whether product `job`, not the first, is issued before the one ahead of it is awaited: not when it needs other
     // registers of K.
-    static __device__ constexpr bool early(int job) {
-        return deep && job < products && (product_of(job).of_query || product_of(job).unit == product_of(job - 1).unit);
+    static __device__ constexpr bool early(int job, int count) {
+        return deep && job < count && (product_of(job).of_query || product_of(job).unit == product_of(job - 1).unit);
     }
 
     // Product `job` is in flight in x; the next one, into y when early, runs under its stores and `work`.
-    template <int job, class Work>
+    template <int job, int count, class Work>
     __device__ __forceinline__ void finish_products(float (&x)[32], float (&y)[32], Operands& operands,
                                                     const ScoreBuffers& at, Work work) const {
         constexpr Product product = product_of(job);
-        work.template run<job>();
-        if constexpr (early(job + 1)) issue_product<job + 1>(y, operands);
+        work.template run<job, count>();
+        if constexpr (early(job + 1, count)) issue_product<job + 1, count>(y, operands);
         if constexpr (p2c && job == 0) await(t_empty + t_barrier(), t_parity ^ 1);
-        wgmma_wait<int(early(job + 1)) + Work::template groups<job>>();
+        wgmma_wait<int(early(job + 1, count)) + Work::template groups<job, count>>();
         settle(x);
         ShiftedScores packed;
         packed.pack<product.of_query ? 1 : 0>(x);
-        if constexpr (job + 1 < products && !early(job + 1)) issue_product<job + 1>(x, operands);
+        if constexpr (job + 1 < count && !early(job + 1, count)) issue_product<job + 1, count>(x, operands);
         if constexpr (product.of_query) {
-            store_c(packed, at, lane, product.chunk);
+            store_c(packed, at, here(), product.chunk);
         } else {
-            store_t(packed, at, lane, product.unit, product.chunk);
+            store_t(packed, at, here(), product.unit, product.chunk);
         }
         if constexpr (job + 1 == t_products) release(t_full + t_barrier());
-        if constexpr (early(job + 1)) {
-            finish_products<job + 1>(y, x, operands, at, work);
-        } else if constexpr (job + 1 < products) {
-            finish_products<job + 1>(x, y, operands, at, work);
+        if constexpr (early(job + 1, count)) {
+            finish_products<job + 1, count>(y, x, operands, at, work);
+        } else if constexpr (job + 1 < count) {
+            finish_products<job + 1, count>(x, y, operands, at, work);
         }
     }
 
-    // The position scores of the near tile whose K is at k_slot, into the buffers, with `work` in between. K's barrier
-    // has been waited for.
-    template <class Work>
+    // The first `count` products of the near tile whose K is at k_slot, into the buffers, with `work` in between. K's
+    // barrier has been waited for.
+    template <int count, class Work>
     __device__ __forceinline__ void position_scores(const ScoreBuffers& at, int k_slot, Work work) {
         float x[32], y[32];
         Operands operands;
         operands.k_tile = k_tile(k_slot);
-        issue_product<0>(x, operands);
-        finish_products<0>(x, y, operands, at, work);
+        issue_product<0, count>(x, operands);
+        finish_products<0, count>(x, y, operands, at, work);
         if constexpr (!resident) release_chunks(units);
     }
 
-    // One near tile, whose position scores lie in the buffers. Those of the next tile are made under its exponentials.
-    template <bool last>
-    __device__ __forceinline__ void near_tile(float (&o)[head_dim / 2], Rows& rows, const ScoreBuffers& at, int tile,
-                                              int length, bool first, bool last_phase) {
-        float s[block_n / 2];
+    // Products of a tile of which `used` units of keys are in range: the last chunk of Q serves the last unit alone.
+    static __device__ constexpr int products_of(int used) { return products - (c2p ? units - used : 0); }
+
+    // Whether a last tile with one unit in range is worked on as such. The code for it slows the other tiles down, and
+    // with dropout registers are too short for it.
+    static constexpr bool halves = half_tail && units == 2 && !dropout;
+
+    // One near tile, whose position scores lie in the buffers; `used` units of its keys are in range. Those of the next
+    // tile, if any, with `next` units in range, are made under its exponentials.
+    // `keys_left`: of the sequence from the tile's first.
+    template <int used, int next>
+    __device__ __forceinline__ void near_tile(Output& o, Rows& rows, const ScoreBuffers& at, int keys_left, bool first,
+                                              bool last_phase) {
+        constexpr bool last = next == 0;
+        float s[32 * used];
         const RingPosition<stages> behind = kv.behind(), ahead = kv.ahead(1);
         const bool k_ready = last || test(k_full + 8 * ahead.slot, ahead.parity);
         const bool v_ready = test(v_full + 8 * kv.slot, kv.parity);
         if constexpr (p2c) await(t_full + t_barrier(), t_parity);
         __syncwarp();
-        if constexpr (units == 2) {  // all loads come first: their latency would show
+        if constexpr (used == 2) {  // all loads come first: their latency would show
             const UnitScores first_unit(at, 0), second(at, 1);
             first_unit.add_up(part<32>(s, 0));
             add_scores(part<32>(s, 0), kv.slot, 0);
-            second.add_up(part<32>(s, units - 1));
-            add_scores(part<32>(s, units - 1), kv.slot, 1);
+            second.add_up(part<32>(s, used - 1));
+            add_scores(part<32>(s, used - 1), kv.slot, 1);
         } else {
             UnitScores(at, 0).add_up(part<32>(s, 0));
             add_scores(part<32>(s, 0), kv.slot, 0);
@@ -163,41 +181,100 @@ struct NearTiles : FarTiles {
             t_parity ^= 1;
         }
         __syncwarp();  // the warp's rows of C are read
-        const Dropped dropped = dropped_of(kv.slot);
+        u32 dropped[used];
+        take_dropped(dropped);
         wgmma_wait<0>();
         settle(s);
         settle(o);
         if (!first) release(v_empty + 8 * behind.slot);
         if (last && last_phase) release(q_empty);
-        hide(s, rows, kv.slot, length - tile * block_n);
+        if constexpr (mask || last) hide_units(s, kv.slot, keys_left);
         release(k_empty + 8 * kv.slot);
         Softmax softmax;
         softmax.begin<true>(s, rows, p.scale_log2);
         if (softmax.moved(rows)) rescale(o, softmax.ratio);
         await(v_ready, v_full + 8 * kv.slot, kv.parity);
-        const Probabilities probabilities{softmax, dropped, o, operand(v_offset, kv.slot, tile_bytes), p.scale_log2};
+        const Probabilities<used> probabilities{softmax, rows, dropped, o, operand(v_offset, kv.slot, tile_bytes),
+                                                p.scale_log2};
         if constexpr (last) {
-            probabilities.steps(s, 0, block_n / 16);
+            probabilities.steps(s, 0, 4 * used);
         } else {
             await(k_ready, k_full + 8 * ahead.slot, ahead.parity);
-            position_scores(at, ahead.slot, Share{probabilities, s});
+            position_scores<products_of(next)>(at, ahead.slot, Share{probabilities, s});
         }
         softmax.finish(rows);
         kv.advance();
     }
 
-    __device__ __forceinline__ void near_tiles(float (&o)[head_dim / 2], Rows& rows, int begin, int end, int length,
+    // Tiles begin .. end - 1; keys at or beyond `keys` are masked for all rows.
+    __device__ __forceinline__ void near_tiles(Output& o, Rows& rows, int begin, int end, int keys, int length,
                                                bool last_phase) {
-        const ScoreBuffers at(shared, group, lane);
+        const ScoreBuffers at(shared, group, here());
+        const bool half = halves && keys - (end - 1) * block_n <= 64;  // the last tile
+        int left = end - begin, keys_left = length - begin * block_n;
+        bool first = true;
         await(k_full + 8 * kv.slot, kv.parity);
-        position_scores(at, kv.slot, NoWork());
-        int t = begin;
+        if (half && left == 1) {
+            if constexpr (halves) position_scores<products_of(1)>(at, kv.slot, NoWork());
+        } else {
+            position_scores<products>(at, kv.slot, NoWork());
 #pragma unroll 1
-        for (; t < end - 1; ++t) near_tile<false>(o, rows, at, t, length, t == begin, false);
+            for (; left > 1 + half; --left) {
+                near_tile<units, units>(o, rows, at, keys_left, first, false);
+                keys_left -= block_n, first = false;
+            }
+            if constexpr (halves) {
+                if (half) {
+                    near_tile<units, 1>(o, rows, at, keys_left, first, false);
+                    keys_left -= block_n, first = false;
+                }
+            }
+        }
         if constexpr (!resident) release_chunks(warpgroups);
-        near_tile<true>(o, rows, at, t, length, t == begin, last_phase);
-        wgmma_wait<0>();
-        settle(o);
+        if constexpr (halves) {  // P.V is waited for in both branches, which then join with O at rest
+            if (half) {
+                near_tile<1, 0>(o, rows, at, keys_left, first, last_phase);
+                wgmma_wait<0>();
+                settle(o);
+            } else {
+                near_tile<units, 0>(o, rows, at, keys_left, first, last_phase);
+                wgmma_wait<0>();
+                settle(o);
+            }
+        } else {
+            near_tile<units, 0>(o, rows, at, keys_left, first, last_phase);
+            wgmma_wait<0>();
+            settle(o);
+        }
         release(v_empty + 8 * kv.behind().slot);
+    }
+
+    // What the other warpgroup and the producer need of one without rows: its share of T, and its arrivals.
+    __device__ __forceinline__ void idle_tiles(const KeyTiles& tiles) {
+        const ScoreBuffers at(shared, group, here());
+        release(q_empty);
+#pragma unroll 1
+        for (int t = tiles.begin; t < tiles.end; ++t) {
+            const bool near = has_bias && t >= tiles.near_begin && t < tiles.near_end;
+            await(k_full + 8 * kv.slot, kv.parity);
+            if constexpr (shared_t) {
+                if (near) {
+                    position_scores<t_products>(at, kv.slot, NoWork());
+                    await(t_full + t_barrier(), t_parity);
+                    release(t_empty + t_barrier());
+                    t_parity ^= 1;
+                }
+            } else if constexpr (has_bias && !resident) {
+                if (near) release_chunks(units);
+            }
+            if constexpr (has_bias && !resident)
+                if (near && t == tiles.near_end - 1) release_chunks(warpgroups);
+            release(k_empty + 8 * kv.slot);
+            u32 dropped[units];
+            take_dropped(dropped);
+            await(v_full + 8 * kv.slot, kv.parity);
+            release(v_empty + 8 * kv.slot);
+            kv.advance();
+        }
     }
 };

@@ -1,10 +1,10 @@
-// The producer warpgroup. Its first warp fills the rings of K, V and distance chunks, and Q; the others draw which
-// weights are dropped.
+// The producer warpgroup. Its first warp fills the rings of K, V and distance chunks, and Q; the second reads the mask;
+// the others draw which weights are dropped.
 //
 // With `boxes` tiles come as boxes of tensor maps, of 64 rows, and rows beyond the tensor are zeros. Otherwise the warp
 // copies rows itself. In packed tensors rows of the next sequence follow; those of V, which may be infinite, must not
 // meet a probability of zero and are cleared.
-// needs: sm90_layout.cuh, common/async_copy.cuh, common/bulk_copy.cuh, common/mbarrier.cuh,
+// needs: sm90_mask.cuh, common/async_copy.cuh, common/bulk_copy.cuh, common/mbarrier.cuh,
 // disentangled_attention/dropout.h, disentangled_attention/sequence.cuh
 
 constexpr int box_rows = 64;
@@ -65,60 +65,6 @@ __device__ __forceinline__ void copy_rows(u32 to, const u16* from, s64 stride, i
         copy_chunk(chunk_address<rows>(to, row, chunk), from + (row < count ? row * stride + chunk * 8 : 0),
                    row < count);
 }
-
-// Whether keys first + 32 i are kept, in bit i, by loads in flight together; not beyond the sequence.
-template <int reads>
-__device__ __forceinline__ u32 kept_keys(const ForwardParams& p, const Item& item, int first) {
-    const u8* keep = p.mask + item.batch * p.mask_batch + first;
-    u32 kept = 0;
-#pragma unroll
-    for (int i = 0; i < reads; ++i) kept |= u32(first + 32 * i < item.length && keep[32 * i]) << i;
-    return kept;
-}
-
-// What the mask says of an item: the first kept key of its batch row and one past the last; which rows of its block are
-// masked, 32 a word, one in a lane.
-struct MaskSummary {
-    int batch = -1, low = 0, high = 0;
-    u32 hidden = 0;
-
-    // The keys to attend, and which rows are masked: those attend all keys.
-    __device__ __forceinline__ int classify(const Item& item, int lane, int& first_key, int& key_count) const {
-        const bool any = __any_sync(0xffffffffu, hidden != 0);
-        if (!any) first_key = low, key_count = high;
-        const u32 rows = lane < block_m / 32 ? range_word(item.length - item.row0 - 32 * lane) : 0;
-        return !any ? hidden_none : __all_sync(0xffffffffu, hidden == rows) ? hidden_all : hidden_some;
-    }
-
-    __device__ __forceinline__ void read(const ForwardParams& p, const Item& item, int lane) {
-        if (batch != item.batch) find_ends(p, item, lane);
-        batch = item.batch;
-        const u32 kept = kept_keys<block_m / 32>(p, item, item.row0 + lane);
-        hidden = 0;
-#pragma unroll
-        for (int i = 0; i < block_m / 32; ++i) {
-            const u32 word = __ballot_sync(0xffffffffu, item.row0 + 32 * i + lane < item.length && !(kept >> i & 1));
-            if (lane == i) hidden = word;
-        }
-    }
-
-  private:
-    // Reads little, as masks hide an end.
-    __device__ __forceinline__ void find_ends(const ForwardParams& p, const Item& item, int lane) {
-        constexpr int reads = 8, span = 32 * reads;
-        low = item.length, high = 0;
-        for (int base = 0; base < item.length && low == item.length; base += span) {
-            const u32 kept = kept_keys<reads>(p, item, base + lane);
-            if (kept) low = base + 32 * (__ffs(int(kept)) - 1) + lane;
-            low = __reduce_min_sync(0xffffffffu, low);
-        }
-        for (int base = (item.length - 1) / span * span; low < item.length && high == 0; base -= span) {
-            const u32 kept = kept_keys<reads>(p, item, base + lane);
-            if (kept) high = base + 32 * (31 - __clz(int(kept))) + lane + 1;
-            high = __reduce_max_sync(0xffffffffu, high);
-        }
-    }
-};
 
 // Where an item's tiles of one tensor come from.
 struct TensorRows {
@@ -264,19 +210,24 @@ struct Loader {
     }
 
     __device__ __forceinline__ void run() {
-        MaskSummary summary;
         int end_slots[2] = {0, 0};
         if constexpr (has_bias) end_slots[0] = slot_of(p, p.band), end_slots[1] = slot_of(p, -p.band);
-        u32 q_parity = 1;
+        u32 turn = 0;  // items so far
         Schedule work(p);
-        if (mask && work.more()) summary.read(p, locate_item(p, work.item), lane);
         for (; work.more(); work.next()) {
             Item item = locate_item(p, work.item);
             if (!item.exists) continue;
             const bool more = work.item + work.step < work.end;
             int first_key = 0, key_count = item.length;
             int hidden = hidden_none;
-            if constexpr (mask) hidden = summary.classify(item, lane, first_key, key_count);
+            if constexpr (mask) {
+                const u32 which = turn & 1;
+                signals.wait(shared + range_full + 8 * which, turn >> 1 & 1);
+                const MaskRange range = read_range(memory, which);
+                first_key = range.first_key, key_count = range.key_count, hidden = range.hidden;
+                __syncwarp();
+                if (lane == 0) barrier_arrive(shared + range_empty + 8 * which);
+            }
             const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, first_key, key_count);
             for (int t = tiles.begin; t < tiles.end; ++t) {
                 // What follows from these must not stay in registers, which the consumers need.
@@ -298,14 +249,7 @@ struct Loader {
                 if (has_bias && lane == 0) load_chunks(tiles, t, item, resident || hidden != hidden_all);
                 __syncwarp();
                 if (t == tiles.begin) {
-                    signals.wait(shared + q_empty, q_parity);
-                    q_parity ^= 1;
-                    if constexpr (mask) {
-                        int* range = reinterpret_cast<int*>(memory + range_offset);
-                        if (lane == 0) range[0] = first_key, range[1] = key_count, range[2] = hidden;
-                        if (lane < block_m / 32) range[4 + lane] = int(summary.hidden);
-                        __syncwarp();
-                    }
+                    signals.wait(shared + q_empty, ~turn & 1);
                     if (hidden != hidden_all)
                         load<block_m, false>(shared + q_offset, query(item), item, item.row0, shared + q_full);
                     else if (lane == 0)
@@ -316,23 +260,23 @@ struct Loader {
                 load<block_n, true>(shared + v_offset + kv.slot * tile_bytes, value(item), item, t * block_n,
                                     shared + v_full + 8 * kv.slot);
                 kv.advance();
-                if (t == tiles.begin && more) prepare_next(locate_item(p, work.item + work.step), summary);
+                if (more && t == tiles.begin) fetch_next(locate_item(p, work.item + work.step));
             }
+            ++turn;
         }
         signals.flush();
         // The grid after this one relies on the end of the one before.
         if (has_bias && lane == 0 && !tables_ready) await_previous_grid();
     }
 
-    // What the next item needs from device memory, which answers late.
-    __device__ __forceinline__ void prepare_next(const Item& item, MaskSummary& summary) const {
-        if (!item.exists) return;
+    // The next item's first rows into L2.
+    __device__ __forceinline__ void fetch_next(const Item& item) const {
         if constexpr (prefetch) {
+            if (!item.exists) return;
             query(item).template prefetch<block_m>(item, item.row0, lane);
             key(item).template prefetch<2 * block_n>(item, 0, lane);
             value(item).template prefetch<2 * block_n>(item, 0, lane);
         }
-        if constexpr (mask) summary.read(p, item, lane);
     }
 };
 
@@ -343,22 +287,23 @@ __device__ __forceinline__ void draw_patches(const ForwardParams& p, unsigned ch
     constexpr int draws = 4 * warpgroups;
     RingPosition<stages> kv;
     int draw = warp;  // the consumer to draw for next
-    u32 q_parity = 0;
+    u32 turn = 0;
     for (Schedule work(p); work.more(); work.next()) {
         const Item item = locate_item(p, work.item);
         if (!item.exists) continue;
         int first_key = 0, key_count = item.length;
         if constexpr (mask) {
-            barrier_wait_asleep(shared + q_full, q_parity);
-            q_parity ^= 1;
-            const int* range = reinterpret_cast<const int*>(memory + range_offset);
-            first_key = range[0], key_count = range[1];
+            const u32 which = turn & 1;
+            barrier_wait_asleep(shared + range_full + 8 * which, turn >> 1 & 1);
+            const MaskRange range = read_range(memory, which);
+            first_key = range.first_key, key_count = range.key_count;
             __syncwarp();
-            if (lane == 0) barrier_arrive(shared + q_empty);
+            if (lane == 0) barrier_arrive(shared + range_empty + 8 * which);
+            ++turn;
         }
         const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, first_key, key_count);
         for (int t = tiles.begin; t < tiles.end; ++t) {
-            barrier_wait_asleep(shared + k_empty + 8 * kv.slot, kv.parity ^ 1);
+            barrier_wait_asleep(shared + dropped_empty + 8 * kv.slot, kv.parity ^ 1);
             u32* words = reinterpret_cast<u32*>(memory + dropped_offset) + kv.slot * (32 * draws * units);
 #pragma unroll 1
             for (; draw < draws; draw += draw_warps) {
@@ -373,7 +318,7 @@ __device__ __forceinline__ void draw_patches(const ForwardParams& p, unsigned ch
             }
             draw -= draws;
             __syncwarp();
-            if (lane == 0) barrier_arrive(shared + k_full + 8 * kv.slot);
+            if (lane == 0) barrier_arrive(shared + dropped_full + 8 * kv.slot);
             kv.advance();
         }
     }
@@ -384,7 +329,9 @@ __device__ __forceinline__ void produce(const ForwardParams& p, const ForwardMap
     const int warp = __shfl_sync(0xffffffffu, tid / 32, 0), lane = tid % 32;
     if (warp == 0) {
         Loader{p, maps, memory, shared, lane}.run();
+    } else if (mask && warp == 1) {
+        read_masks(p, memory, shared, lane);
     } else if constexpr (dropout) {
-        draw_patches(p, memory, shared, warp - 1, lane);
+        draw_patches(p, memory, shared, warp - 1 - int(mask), lane);
     }
 }

@@ -1,10 +1,15 @@
 // Scores to probabilities: masks and the online softmax.
-// needs: sm90_layout.cuh, common/math.cuh
+// needs: sm90_layout.cuh, common/math.cuh, common/shared_memory.cuh
 
 struct Rows {
     float bias[2];     // q_i.PK_e in far tiles, else 0; rows g and g + 8
     float m[2], l[2];  // subtracted maximum (unscaled), sum of this thread's columns
-    u32 hidden;        // bit h: the query row is masked, h = 0 and 1
+    float scale[2];    // with a mask: that of the softmax, or -0 for masked rows, which attend every key equally
+
+    __device__ __forceinline__ float factor(int half, float uniform) const { return mask ? scale[half] : uniform; }
+    __device__ __forceinline__ bool masked(int half) const {
+        return mask && __float_as_uint(scale[half]) == 0x80000000u;
+    }
 };
 
 // Keys of a unit that kept rows attend; bit = key. `keys_left`: keys in range, from the unit's first.
@@ -12,50 +17,31 @@ struct KeyBits {
     u32 keep[2];
     bool all;
 
-    __device__ __forceinline__ KeyBits(const unsigned char* memory, int stage, int unit, int keys_left) {
+    __device__ __forceinline__ KeyBits(u32 shared, int stage, int unit, int keys_left) {
         all = keys_left >= 64;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            keep[i] = mask ? reinterpret_cast<const u32*>(memory + bits_offset)[stage * 4 + 2 * unit + i]
+            keep[i] = mask ? load_word(shared + bits_offset + 16 * stage + 8 * unit + 4 * i)
                            : range_word(keys_left - 32 * i);
             if constexpr (mask) all = all && keep[i] == 0xffffffffu;
         }
     }
 };
 
-// Masks the scores of a unit. Masked rows attend every key in range equally.
-__device__ __forceinline__ void apply_mask(float (&s)[32], const Rows& rows, const KeyBits& bits, int keys_left,
-                                           int c) {
-    if (!bits.all) {
+// Masks the scores of a unit.
+__device__ __forceinline__ void apply_mask(float (&s)[32], const KeyBits& bits, int c) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const u32 word = bits.keep[i] >> (2 * c);
+    for (int i = 0; i < 2; ++i) {
+        const u32 word = bits.keep[i] >> (2 * c);
 #pragma unroll
-            for (int n = 0; n < 4; ++n)
+        for (int n = 0; n < 4; ++n)
 #pragma unroll
-                for (int b = 0; b < 2; ++b)
+            for (int b = 0; b < 2; ++b)
 #pragma unroll
-                    for (int half = 0; half < 2; ++half) {
-                        float& score = s[(4 * i + n) * 4 + 2 * half + b];
-                        score = word >> (8 * n + b) & 1 ? score : masked_score;
-                    }
-        }
-    }
-    if constexpr (mask) {
-        if (__all_sync(0xffffffffu, rows.hidden == 0)) return;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            if (!(rows.hidden >> half & 1)) continue;
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const u32 word = range_word(keys_left - 32 * i) >> (2 * c);
-#pragma unroll
-                for (int n = 0; n < 4; ++n)
-#pragma unroll
-                    for (int b = 0; b < 2; ++b)
-                        s[(4 * i + n) * 4 + 2 * half + b] = word >> (8 * n + b) & 1 ? 0.0f : masked_score;
-            }
-        }
+                for (int half = 0; half < 2; ++half) {
+                    float& score = s[(4 * i + n) * 4 + 2 * half + b];
+                    score = word >> (8 * n + b) & 1 ? score : masked_score;
+                }
     }
 }
 
@@ -92,10 +78,14 @@ struct Softmax {
     __device__ __forceinline__ void begin(float (&s)[count], Rows& rows, float scale) {
         float most[2];
         maxima(most, s);
-        if constexpr (near && c2p && p2c) {
-            if (__any_sync(0xffffffffu, fmaxf(most[0], most[1]) > largest_score)) {
+        if constexpr (near && (mask || (c2p && p2c))) {
+            // Masked rows may hold anything, which no factor of 0 must meet.
+            if (__any_sync(0xffffffffu, fmaxf(most[0], most[1]) > largest_score || rows.masked(0) || rows.masked(1))) {
 #pragma unroll
-                for (int i = 0; i < count; ++i) s[i] = fminf(s[i], largest_score);
+                for (int i = 0; i < count; ++i) {
+                    s[i] = fminf(s[i], largest_score);
+                    if (mask) s[i] = fmaxf(s[i], -largest_score);
+                }
                 maxima(most, s);
             }
         }
@@ -103,23 +93,36 @@ struct Softmax {
         for (int half = 0; half < 2; ++half) {
             float all = fmaxf(most[half], __shfl_xor_sync(0xffffffffu, most[half], 1));
             all = fmaxf(all, __shfl_xor_sync(0xffffffffu, all, 2)) + (near ? 0.0f : rows.bias[half]);
-            const float m = (all - rows.m[half]) * scale > lazy ? all : rows.m[half];
-            ratio[half] = exp2_approx((rows.m[half] - m) * scale);
+            const float factor = rows.factor(half, scale);
+            const float m = (all - rows.m[half]) * factor > lazy ? all : rows.m[half];
+            ratio[half] = exp2_approx((rows.m[half] - m) * factor);
             rows.m[half] = m;
-            offset[half] = ((near ? 0.0f : rows.bias[half]) - m) * scale;
-            sum[half][0] = sum[half][1] = 0.0f;
+            offset[half] = ((near ? 0.0f : rows.bias[half]) - m) * factor;
         }
+        clear();
     }
 
     // Scores of 16 keys to probabilities.
     template <int count>
-    __device__ __forceinline__ void exponentials(float (&s)[count], int step, float scale) {
+    __device__ __forceinline__ void exponentials(float (&s)[count], const Rows& rows, int step, float scale) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             float& score = s[8 * step + i];
-            score = exp2_approx(score * scale + offset[i >> 1 & 1]);
+            score = exp2_approx(score * rows.factor(i >> 1 & 1, scale) + offset[i >> 1 & 1]);
             sum[i >> 1 & 1][i & 1] += score;
         }
+    }
+
+    __device__ __forceinline__ void clear() { sum[0][0] = sum[0][1] = sum[1][0] = sum[1][1] = 0.0f; }
+
+    // True in the whole warp when somewhere in it exponentials are so large that the maximum must move.
+    __device__ __forceinline__ bool exceeded() const {
+        return __any_sync(0xffffffffu, fmaxf(sum[0][0] + sum[0][1], sum[1][0] + sum[1][1]) > largest_sum);
+    }
+
+    __device__ __forceinline__ void add(Rows& rows) const {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) rows.l[half] += sum[half][0] + sum[half][1];
     }
 
     __device__ __forceinline__ void finish(Rows& rows) const {

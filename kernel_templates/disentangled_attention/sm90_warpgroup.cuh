@@ -9,26 +9,43 @@ __device__ __forceinline__ float (&part(float (&all)[count], int number))[size] 
 // State and habits of a consumer warpgroup.
 struct Warpgroup {
     const ForwardParams& p;
-    unsigned char* memory;
     u32 shared;
     int group;  // which warpgroup
+    int thread;
     Lane lane;
     RingPosition<stages> kv;
     RingPosition<ring> strip;
     u32 t_parity = 0;  // of the near tile's T to read next
     int resident_head = -1;
-    int hidden = hidden_none;  // of the item's rows
 
-    __device__ __forceinline__ Warpgroup(const ForwardParams& params, unsigned char* block_memory, u32 address,
-                                         int thread)
+    __device__ __forceinline__ Warpgroup(const ForwardParams& params, u32 address, int thread_number)
         : p(params),
-          memory(block_memory),
           shared(address),
-          group(int(__reduce_max_sync(0xffffffffu, u32(thread) / 128))),
-          lane(thread) {}
+          group(int(__reduce_max_sync(0xffffffffu, u32(thread_number) / 128))),
+          thread(thread_number),
+          lane(thread_number) {}
 
-    __device__ __forceinline__ Dropped dropped_of(int slot) const {
-        return read_dropped(memory, slot, 128 * group + 32 * lane.warp + lane.lane);
+    // With a mask or dropout registers are short: what follows from the lane is computed anew each time.
+    __device__ __forceinline__ Lane here() const {
+        if constexpr (!dropout && !mask) return lane;
+        int number = thread;
+        asm volatile("" : "+r"(number));
+        return Lane(number);
+    }
+
+    // The dropped weights of this thread in the tile at work, a word for each unit; bits as in dropout.h.
+    template <int count>
+    __device__ __forceinline__ void take_dropped(u32 (&words)[count]) const {
+        if constexpr (dropout) {
+            int number = thread;
+            asm volatile("" : "+r"(number));
+            const u32 first = shared + dropped_offset + 4 * number;
+            await(dropped_full + 8 * kv.slot, kv.parity);
+#pragma unroll
+            for (int unit = 0; unit < count; ++unit)
+                words[unit] = load_word(first + 4 * (kv.slot * units + unit) * (128 * warpgroups));
+            release(dropped_empty + 8 * kv.slot);
+        }
     }
     __device__ __forceinline__ u32 k_tile(int slot) const { return shared + k_offset + slot * tile_bytes; }
     // Tiles as wgmma operands, in units of 16 bytes.
@@ -48,24 +65,24 @@ struct Warpgroup {
     // Offset among t_full and t_empty.
     __device__ __forceinline__ u32 t_barrier() const { return shared_t ? 0 : 8 * group; }
 
-    // Masks the scores of a tile.
-    __device__ __forceinline__ void hide(float (&s)[block_n / 2], const Rows& rows, int slot, int keys_left) const {
-        if (!mask && keys_left >= block_n) return;
+    // Masks the scores of a tile's first units.
+    template <int count>
+    __device__ __forceinline__ void hide_units(float (&s)[count], int slot, int keys_left) const {
+        if (!mask && keys_left >= 2 * count) return;
 #pragma unroll
-        for (int unit = 0; unit < units; ++unit) {
-            const KeyBits bits(memory, slot, unit, keys_left - 64 * unit);
-            if (!bits.all || (mask && hidden != hidden_none && __any_sync(0xffffffffu, rows.hidden != 0)))
-                apply_mask(part<32>(s, unit), rows, bits, keys_left - 64 * unit, lane.c);
+        for (int unit = 0; unit < count / 32; ++unit) {
+            const KeyBits bits(shared, slot, unit, keys_left - 64 * unit);
+            if (!bits.all) apply_mask(part<32>(s, unit), bits, here().c);
         }
     }
 
     // Q, or with position terms, for the tiles beyond one end of the band, Q + PQ_e and the constants q_i.PK_e. Masked
     // rows get zeros, and so scores of zero.
     __device__ __forceinline__ void load_query(u32 (&q)[dim_steps][4], Rows& rows, int end) const {
+        const Lane lane = here();
         load_operand<block_m, false>(q, shared + q_offset, 64 * group + 16 * lane.warp, lane);
         rows.bias[0] = rows.bias[1] = 0.0f;
-        const unsigned char* pk = memory + ends_offset + end * 4 * head_dim + 4 * lane.c;
-        const unsigned char* pq = pk + 2 * head_dim;
+        const u32 pk = shared + ends_offset + end * 4 * head_dim + 4 * lane.c, pq = pk + 2 * head_dim;
 #pragma unroll
         for (int step = 0; step < dim_steps; ++step)
 #pragma unroll
@@ -73,20 +90,20 @@ struct Warpgroup {
                 const int at = 32 * step + 16 * (part >> 1);
                 const float low = low_of<dtype>(q[step][part]), high = high_of<dtype>(q[step][part]);
                 if constexpr (c2p) {
-                    const u32 key = *reinterpret_cast<const u32*>(pk + at);
+                    const u32 key = load_word(pk + at);
                     rows.bias[part & 1] += low * low_of<dtype>(key) + high * high_of<dtype>(key);
                 }
                 if constexpr (p2c) {
-                    const u32 query = *reinterpret_cast<const u32*>(pq + at);
+                    const u32 query = load_word(pq + at);
                     q[step][part] = pack_probability(low + low_of<dtype>(query), high + high_of<dtype>(query));
                 }
-                if (mask && rows.hidden >> (part & 1) & 1) q[step][part] = 0;
+                if (rows.masked(part & 1)) q[step][part] = 0;
             }
 #pragma unroll
         for (int half = 0; c2p && half < 2; ++half) {
             rows.bias[half] += __shfl_xor_sync(0xffffffffu, rows.bias[half], 1);
             rows.bias[half] += __shfl_xor_sync(0xffffffffu, rows.bias[half], 2);
-            if (rows.hidden >> half & 1) rows.bias[half] = 0.0f;
+            if (rows.masked(half)) rows.bias[half] = 0.0f;
         }
     }
 

@@ -105,6 +105,12 @@ TEST_CASE("large activations stay finite in every tier", "[gpu][attention][field
     for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_large_activations(suite, dtype); });
 }
 
+TEST_CASE("every tier follows scores that grow along the keys", "[gpu][attention]") {
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) {
+        for (int head_dim : {32, 64, 128}) check_growing_scores(suite, head_dim, dtype);
+    });
+}
+
 TEST_CASE("every candidate of a tier agrees with float64, not only the first", "[gpu][attention][long]") {
     Runtime runtime(private_options("0"));
     const Operation& operation = da::operation();

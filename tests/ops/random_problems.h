@@ -6,6 +6,7 @@
 
 #include "attention_suite.h"
 #include "cases.h"
+#include "reference.h"
 
 namespace turbotune::testing {
 
@@ -224,6 +225,25 @@ inline void check_large_activations(AttentionSuite& suite, ElementType dtype) {
     bool finite = true;
     for (std::int64_t i = 0; i < out.size(); ++i) finite = finite && std::isfinite(out.at(i));
     CHECK(finite);
+}
+
+// Keys that grow along the sequence, so that each row's largest score moves on and on.
+inline void check_growing_scores(AttentionSuite& suite, int head_dim, ElementType dtype) {
+    for (int length : {300, 900}) {
+        da::Problem problem = random_problem(length, head_dim, dtype, false);
+        problem.position_buckets = 32;  // far tiles on both sides
+        problem.max_relative_positions = 64;
+        TestCase data = da::make_case(problem, da::MaskPattern::none, {}, 6, false);
+        HostTensor& k = data.inputs.at("k");
+        const std::int64_t row = std::int64_t{problem.heads} * head_dim;
+        for (std::int64_t i = 0; i < k.size(); ++i) {
+            const double place = static_cast<double>(i / row % length) / length;
+            k.set(i, k.at(i) * (0.1 + 6 * place));
+        }
+        data.expected = da::forward_reference(problem, data.inputs, 0, 0);
+        INFO("length " << length);
+        CHECK(suite.error_of(problem, data) <= da::tolerance_of(problem));
+    }
 }
 
 }  // namespace turbotune::testing

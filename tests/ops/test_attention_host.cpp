@@ -43,6 +43,11 @@ TEST_CASE("the host tier stays finite with large activations", "[attention][fiel
     check_large_activations(suite, DType::f16);
 }
 
+TEST_CASE("the host tier follows scores that grow along the keys", "[attention]") {
+    AttentionSuite suite("cpu", "host");
+    for (DType dtype : {DType::f32, DType::bf16}) check_growing_scores(suite, 64, dtype);
+}
+
 TEST_CASE("a plan refuses buffers that it cannot use, by name", "[attention]") {
     AttentionSuite suite("cpu", "host");
     const da::Problem problem = random_problem(8, 32, DType::f32, true);

@@ -154,6 +154,17 @@ TEST_CASE("the sm90 kernel loads boxes of tensor maps where strides allow", "[ti
     CHECK_FALSE(boxes(problem));
 }
 
+TEST_CASE("the sm90 kernel skips empty halves where the last of 128 rows are at most 64", "[tiers]") {
+    for (auto [length, tail] : {std::pair{1, true}, {64, true}, {65, false}, {128, false}, {129, true}, {300, true},
+                                {321, false}, {8192, false}}) {
+        INFO("length " << length);
+        const Problem problem = sample(length);
+        const std::vector<KernelLaunch> launches = sm90_tier().launches(problem, first_config(problem), hopper());
+        CHECK_FALSE(launches.at(0).spec.parameters.boolean("half_tail"));  // the expansion is the same for all
+        CHECK(launches.at(1).spec.parameters.boolean("half_tail") == tail);
+    }
+}
+
 // ptxas makes every wgmma wait for the one before it when it cannot prove a pipeline sound, and only says so.
 TEST_CASE("the sm90 kernels compile with their wgmma pipelines intact", "[tiers][nvrtc][slow][long]") {
     if (!have_nvrtc()) {
@@ -165,12 +176,14 @@ TEST_CASE("the sm90 kernels compile with their wgmma pipelines intact", "[tiers]
                                                             {DType::f16, 32, 4096, Layout::packed, 0.0},
                                                             {DType::bf16, 128, 512, Layout::padded, 0.0},
                                                             {DType::bf16, 64, 128, Layout::padded, 0.0},
+                                                            {DType::bf16, 64, 300, Layout::padded, 0.0},
+                                                            {DType::bf16, 64, 320, Layout::padded, 0.0},
                                                             {DType::bf16, 64, 512, Layout::padded, 0.1}})
         for (bool term : {true, false}) {
             Problem problem = sample(length, head_dim);
             problem.dtype = dtype;
             problem.layout = layout;
-            problem.mask = head_dim == 128;
+            problem.mask = head_dim == 128 || length == 320;
             problem.tokens = layout == Layout::packed ? 100 : 0;
             problem.c2p = term;
             problem.dropout = dropout;

@@ -73,10 +73,11 @@ std::int64_t shared_bytes(const Sm90Config& c, std::int64_t head_dim, PositionTe
     const std::int64_t t_groups = terms.p2c ? 4 * units * (shared_t ? 1 : c.warpgroups) : 0;
     const std::int64_t scratch = spill + 4 * c.warpgroups * warp;
     const std::int64_t t = terms.p2c ? spill + t_groups * (16 * t_pitch + gap) : 0;
-    const std::int64_t ends = has_bias ? 4 * row : 0, bits = mask ? 16 * c.stages + 32 : 0;
+    const std::int64_t ends = has_bias ? 4 * row : 0, masks = mask ? 16 * c.stages + 2 * 32 : 0;
     const std::int64_t dropped = dropout ? c.stages * units * 4 * 2 * c.rows() : 0;
-    const std::int64_t barriers = 8 * (4 * c.stages + (has_bias ? ring : 0) + 3 + (terms.p2c ? 2 * c.warpgroups : 0));
-    return 2 * c.stages * c.block_n * row + ring * chunk + c.rows() * row + scratch + t + ends + bits + dropped +
+    const std::int64_t barriers = 8 * (4 * c.stages + (has_bias ? ring : 0) + 3 + (terms.p2c ? 2 * c.warpgroups : 0) +
+                                       (mask ? 4 : 0) + (dropout ? 2 * c.stages : 0));
+    return 2 * c.stages * c.block_n * row + ring * chunk + c.rows() * row + scratch + t + ends + masks + dropped +
            barriers;
 }
 
@@ -120,6 +121,12 @@ std::int64_t chunks_of(const Problem& problem) {
     return (band + 63) / 64 + (band + 126) / 64 + 1;
 }
 
+// Of 128 rows and keys the last are at most 64: kernels that skip the empty halves are faster then, and slower else.
+bool has_half_tail(const Problem& problem) {
+    const std::int64_t rest = problem.length % 128;
+    return rest > 0 && rest <= 64;
+}
+
 KernelSpec kernel_spec(const Problem& problem, const Sm90Config& c, const DeviceInfo& device) {
     KernelSpec spec;
     spec.parameters = problem_parameters(problem);
@@ -132,6 +139,7 @@ KernelSpec kernel_spec(const Problem& problem, const Sm90Config& c, const Device
     spec.parameters.set("prefetch", FieldValue(c.prefetch != 0));
     spec.parameters.set("aligned", FieldValue(has_aligned_rows(problem)));
     spec.parameters.set("boxes", FieldValue(has_tensor_maps(problem)));
+    spec.parameters.set("half_tail", FieldValue(has_half_tail(problem)));
     spec.target = device.target();
     return spec;
 }
@@ -140,7 +148,7 @@ KernelSpec kernel_spec(const Problem& problem, const Sm90Config& c, const Device
 KernelLaunch expansion(const Problem& problem, const DeviceInfo& device) {
     KernelLaunch launch;
     launch.spec = kernel_spec(problem, {1, 64, 2, 0, 0, 0, 0}, device);
-    for (const char* name : {"mask", "packed", "lse", "dropout", "boxes"})
+    for (const char* name : {"mask", "packed", "lse", "dropout", "boxes", "half_tail"})
         launch.spec.parameters.set(name, FieldValue(false));
     launch.spec.template_path = "disentangled_attention/expand_positions.cu";
     launch.spec.kernel_name = "disentangled_attention_expand_positions";
