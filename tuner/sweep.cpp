@@ -86,6 +86,9 @@ class Sweep {
           compiler_(options.store, threads()),
           groups_(group_shared(items_)),
           queue_(groups_.size()) {
+        // Presets name long sequences last. Where devices share the work these come first, so that none waits long for
+        // the other's last one.
+        if (devices_.size() > 1) std::reverse(groups_.begin(), groups_.end());
         for (const DeviceInfo* device : devices_) add_lane(*device);
     }
 
@@ -102,7 +105,7 @@ class Sweep {
     void tell(const Lane& lane, SweepEvent event);
     void tell_item(const Lane& lane, SweepEvent::Kind kind, const Workload& workload, const std::string& text);
     void tell_start();
-    void prefetch(const Lane& lane, std::size_t group);
+    void prefetch(const Lane& lane);
     void serve(Lane& lane);
     bool work_on(Lane& lane, std::size_t group);
     std::optional<std::size_t> take(const Lane& lane);
@@ -134,6 +137,7 @@ class Sweep {
     std::vector<Workload> saved_;  // in this sweep
     std::exception_ptr error_;
     int settled_ = 0;
+    std::size_t prefetched_ = 0;  // groups whose kernels have been asked for
     double least_rotation_ = INFINITY;
     std::string last_memory_;
 };
@@ -216,16 +220,25 @@ void Sweep::tell_start() {
 }
 
 // On a GPU the host is free while the worker measures. On the CPU device a compile beside it would be measured too.
-void Sweep::prefetch(const Lane& lane, std::size_t group) {
-    if (device_.kind == DeviceKind::cpu || group >= groups_.size() || !compiler_.useful()) return;
-    const std::size_t index = groups_[group].front();
-    if (pending_[index] == 0) return;
-    compiler_.prefetch([this, item = items_[index], &device = lane.device] {
-        std::vector<KernelSpec> specs;
-        for (const Config& config : list_candidates(item, device, options_.query.preset).configs)
-            for (KernelSpec& spec : kernels_of(item, config, device)) specs.push_back(std::move(spec));
-        return specs;
-    });
+void Sweep::prefetch(const Lane& lane) {
+    if (device_.kind == DeviceKind::cpu || !compiler_.useful()) return;
+    std::size_t group = queue_.next();
+    const std::size_t end = std::min(groups_.size(), group + 2 * devices_.size());
+    {
+        const std::lock_guard lock(mutex_);
+        group = std::max(group, prefetched_);
+        prefetched_ = std::max(prefetched_, end);
+    }
+    for (; group < end; ++group) {
+        const std::size_t index = groups_[group].front();
+        if (pending_[index] == 0) continue;
+        compiler_.prefetch([this, item = items_[index], &device = lane.device] {
+            std::vector<KernelSpec> specs;
+            for (const Config& config : list_candidates(item, device, options_.query.preset).configs)
+                for (KernelSpec& spec : kernels_of(item, config, device)) specs.push_back(std::move(spec));
+            return specs;
+        });
+    }
 }
 
 void Sweep::save(const Lane& lane, const TuningResult& result) {
@@ -314,7 +327,7 @@ TuningResult Sweep::tune(Lane& lane, std::size_t index) {
         return nothing;
     }
     tell_item(lane, SweepEvent::Kind::workload_started, item.workload, "");
-    prefetch(lane, queue_.next());
+    prefetch(lane);
     return tuner.run();
 }
 
