@@ -190,7 +190,7 @@ TEST_CASE("the sm90 kernels compile with their wgmma pipelines intact", "[tiers]
             if (dropout > 0) problem.pass = Pass::training_forward;
             std::vector<Config> configs = sm90_tier().candidates(workload_of(problem), hopper());
             if (length != 512 || dropout > 0 || !term)
-                configs.resize(2);  // what differs from other problems shows in these
+                configs.resize(length % 128 ? 1 : 2);  // what differs from other problems shows in these
             for (const Config& config : configs)
                 for (const KernelLaunch& launch : sm90_tier().launches(problem, config, hopper())) {
                     if (!seen.insert(launch.spec.to_string()).second) continue;
