@@ -23,10 +23,11 @@ const std::vector<ScheduleAxis> kAxes = {
     {"contiguous", {0, 1}},          // a block of the grid takes neighbouring items, else every n-th
     {"resident", {0, 1}},            // sequences of one tile: distance chunks stay while the head stays
     {"prefetch", {0, 1}},            // the next item's rows into L2
+    {"half_tail", {0, 1}},           // empty halves of 128 rows or keys are skipped: faster there, slower elsewhere
 };
 
 struct Sm90Config {
-    int warpgroups, block_n, stages, spare_chunks, contiguous, resident, prefetch;
+    int warpgroups, block_n, stages, spare_chunks, contiguous, resident, prefetch, half_tail = 0;
 
     int rows() const { return 64 * warpgroups; }
     int threads() const { return 128 * warpgroups + 128; }
@@ -45,6 +46,8 @@ const std::vector<Sm90Config> kShort = {
     {2, 64, 2, 0, 1, 1, 0},
     {1, 64, 2, 0, 1, 1, 0},
 };
+// Sequences of half a tile.
+constexpr Sm90Config kHalf = {2, 128, 2, 0, 0, 0, 0, 1};
 const std::vector<Sm90Config> kWide = {
     // head_dim 128: what fits depends on the position terms
     {2, 128, 2, 0, 0, 0, 0}, {2, 64, 2, 0, 0, 0, 0}, {2, 64, 2, 1, 0, 0, 0}, {1, 64, 2, 0, 0, 0, 0},
@@ -53,13 +56,14 @@ const std::vector<Sm90Config> kWide = {
 
 Sm90Config from_fields(const Config& config) {
     auto integer = [&](const char* name) { return static_cast<int>(config.integer(name)); };
-    return {integer("warpgroups"), integer("block_n"),  integer("stages"),  integer("spare_chunks"),
-            integer("contiguous"), integer("resident"), integer("prefetch")};
+    return {integer("warpgroups"), integer("block_n"),  integer("stages"),   integer("spare_chunks"),
+            integer("contiguous"), integer("resident"), integer("prefetch"), integer("half_tail")};
 }
 
 Config to_fields(const Sm90Config& c) {
-    return make_config(kSm90, kAxes,
-                       {c.warpgroups, c.block_n, c.stages, c.spare_chunks, c.contiguous, c.resident, c.prefetch});
+    return make_config(
+        kSm90, kAxes,
+        {c.warpgroups, c.block_n, c.stages, c.spare_chunks, c.contiguous, c.resident, c.prefetch, c.half_tail});
 }
 
 // The template's own layout (sm90_layout.cuh), name by name; bytes.
@@ -95,6 +99,7 @@ std::vector<Sm90Config> configs_of(const Workload& workload) {
     const std::int64_t head_dim = workload.fields.integer("head_dim"), length = workload.fields.integer("length");
     const PositionTerms terms = position_terms(workload);
     std::vector<Sm90Config> configs;
+    if (length <= 64 && head_dim < 128) configs.push_back(kHalf);
     if (terms.count() == 0 && head_dim < 128) configs.push_back(kPlain);
     for (const Sm90Config& c : head_dim < 128 ? kNarrow : kWide)
         if (terms.count() > 0 || c.spare_chunks == 0) configs.push_back(c);
@@ -121,12 +126,6 @@ std::int64_t chunks_of(const Problem& problem) {
     return (band + 63) / 64 + (band + 126) / 64 + 1;
 }
 
-// Of 128 rows and keys the last are at most 64: kernels that skip the empty halves are faster then, and slower else.
-bool has_half_tail(const Problem& problem) {
-    const std::int64_t rest = problem.length % 128;
-    return rest > 0 && rest <= 64;
-}
-
 KernelSpec kernel_spec(const Problem& problem, const Sm90Config& c, const DeviceInfo& device) {
     KernelSpec spec;
     spec.parameters = problem_parameters(problem);
@@ -139,7 +138,7 @@ KernelSpec kernel_spec(const Problem& problem, const Sm90Config& c, const Device
     spec.parameters.set("prefetch", FieldValue(c.prefetch != 0));
     spec.parameters.set("aligned", FieldValue(has_aligned_rows(problem)));
     spec.parameters.set("boxes", FieldValue(has_tensor_maps(problem)));
-    spec.parameters.set("half_tail", FieldValue(has_half_tail(problem)));
+    spec.parameters.set("half_tail", FieldValue(c.half_tail != 0));
     spec.target = device.target();
     return spec;
 }
