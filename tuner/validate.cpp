@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 
@@ -111,6 +112,10 @@ class Validation {
             const std::optional<Config> config = first_config(operation, workload, report_.device, tier);
             if (!config) return skip(row, "this tier has no kernel for it");
             row.config = *config;
+            for (const auto& [name, tensor] : test_case.expected)
+                for (std::int64_t i = 0; i < tensor.size(); ++i)
+                    if (std::isnan(tensor.at(i)))
+                        return fail(row, fmt::format("malformed: the expected {} is no number at [{}]", name, i));
             const CaseOutcome outcome = check_case(runtime_, operation, test_case, *config);
             row.outputs = outcome.outputs;
             if (!outcome.passed) return fail(row, fmt::format("{}: {}", outcome.reason, outcome.detail));

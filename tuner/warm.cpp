@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -165,7 +166,16 @@ WarmReport warm_store(const WarmOptions& options, const WarmListener& listener, 
     if (report.directory.empty()) throw StoreError("there is no folder to keep kernels in: " + cache.store().reason());
     Wanted wanted(options, known);
     report.workloads = wanted.workloads();
-    for (const DeviceInfo& device : options.devices) report.devices.push_back(wanted.add(device));
+    std::exception_ptr why;
+    for (const DeviceInfo& device : options.devices) {
+        try {
+            report.devices.push_back(wanted.add(device));
+        } catch (const CompileError& error) {  // no compiler for it: the other devices' kernels are wanted all the same
+            report.failures.push_back({device.name, "", error.what()});
+            if (!why) why = std::current_exception();
+        }
+    }
+    if (report.devices.empty() && why) std::rethrow_exception(why);
     report.kernels = int(wanted.kernels().size());
     Warming(wanted.kernels(), cache, listener, interrupts, &report)
         .run(std::max(1, options.jobs > 0 ? options.jobs : compile_jobs()));

@@ -146,6 +146,7 @@ TEST_CASE("bench names mistakes with the flag that made them", "[bench]") {
     refused({"--pass", "sideways"}, "sideways");
     refused({"--length", "0"}, "length");
     refused({"--tokens", "64"}, "--tokens: and --batch exclude each other");
+    refused({"--set", "batch=2"}, "--set: batch=2 and --batch exclude each other");
     refused({"--repeats", "0"}, "--repeats");
     refused({"--op", "addition"}, "addition");
     refused({"--profile", home / "absent.json"}, "absent.json");

@@ -208,3 +208,20 @@ TEST_CASE("cache warm stops at Ctrl-C and the same command goes on", "[cache_war
     const Outcome listed = run_turbotune(home, {"cache", "verify"});
     CHECK(listed.exit_code == 0);
 }
+
+TEST_CASE("cache warm names the architecture that it has no compiler for, and compiles the others' kernels",
+          "[cache_warm]") {
+    const TempDir home;
+    const std::string own = open_device("cpu").info().device_class.to_string();  // as good as `cpu`
+    const Outcome outcome = run_turbotune(home,
+                                          {"cache", "warm", "--arch", "sm_90," + own, "--preset", "quick", "--lengths",
+                                           "64", "--passes", "inference", "--layouts", "padded", "--json"},
+                                          {{"TURBOTUNE_NVRTC", "/nonexistent"}});
+    INFO(outcome.err);
+    CHECK(outcome.exit_code == 1);
+    const Json report = parse_json(outcome.out, "standard output");
+    CHECK(report["devices"].size() == 1);
+    CHECK(report["compiled"] > 0);
+    REQUIRE(report["failures"].size() == 1);
+    CHECK(report["failures"][0]["why"].get<std::string>().find("NVRTC") != std::string::npos);
+}

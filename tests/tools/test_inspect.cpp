@@ -135,7 +135,16 @@ TEST_CASE("inspect --workload keeps workloads that hold every word, whole", "[cl
     REQUIRE(one["entries"].size() == 1);  // not length=640
     CHECK(one["entries"][0]["workload"]["length"] == 64);
     CHECK(inspect(home, {home / "mine.json", "--workload", "inference"})["entries"].size() == 2);
-    CHECK(inspect(home, {home / "mine.json", "--workload", "length=64 pass=training"})["entries"].empty());
+
+    const auto refused = [&](const std::string& words) {
+        const Outcome outcome = run_turbotune(home, {"inspect", home / "mine.json", "--workload", words});
+        CHECK(outcome.exit_code == 2);
+        CHECK(outcome.out.empty());
+        return outcome.err;
+    };
+    CHECK(refused("pass=inference length=65").find("has length=65; length is 64, 640") != std::string::npos);
+    CHECK(refused("lenght=64").find("has lenght=64; did you mean length?") != std::string::npos);
+    CHECK(refused("colour").find("has colour; the fields are length, pass") != std::string::npos);
 }
 
 TEST_CASE("inspect --compare sets two profiles side by side", "[cli]") {

@@ -126,6 +126,19 @@ TEST_CASE("Ctrl-C once saves and exits 130, and the same command repeats nothing
     CHECK(resumed["candidates_measured"].get<int>() < whole["candidates_measured"].get<int>());
 }
 
+TEST_CASE("A terminal that closes ends a sweep as Ctrl-C does", "[tune][slow]") {
+    const TempDir home;
+    std::vector<std::string> command = {turbotune_program()};
+    command.insert(command.end(), kSmall.begin(), kSmall.end());
+    Running running(home, command, shared_store());
+    REQUIRE(running.wait_for("[1/3]", 300));
+    running.send(SIGHUP);
+    const Outcome outcome = running.wait(60);
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.exit_code == 130);
+    CHECK(outcome.out.find("the same command goes on") != std::string::npos);
+}
+
 TEST_CASE("Ctrl-C twice exits 130 at once", "[tune][slow]") {
     const TempDir home;
     std::vector<std::string> command = {turbotune_program()};

@@ -101,6 +101,22 @@ TEST_CASE("validate fails a case whose expected value is wrong, and only that on
     CHECK((*row)["reason"].get<std::string>().find("mismatch") != std::string::npos);
 }
 
+TEST_CASE("validate fails a case that expects what is no number, whatever a kernel gives", "[validate]") {
+    const TempDir home;
+    const std::string directory = cases(home, {"da_none_l50_d64.safetensors"});
+    SafetensorsFile file = read_safetensors(directory + "/da_none_l50_d64.safetensors");
+    for (const char* name : {"out.o", "in.q"}) {
+        HostTensor& tensor = file.tensors.at(name);
+        for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, std::nan(""));
+    }
+    write_safetensors(directory + "/da_none_l50_d64.safetensors", file);
+    const Json report = validate(home, directory, 1);
+    CHECK(report["passed"] == 0);
+    const Json* row = find(report, "da_none_l50_d64", "f32");
+    REQUIRE(row != nullptr);
+    CHECK((*row)["reason"].get<std::string>().find("the expected out is no number at [0]") != std::string::npos);
+}
+
 TEST_CASE("validate names malformed files and still runs the others", "[validate]") {
     const TempDir home;
     const std::string directory = cases(home, {"da_both_l33_d32.safetensors"});

@@ -100,6 +100,9 @@ std::vector<Fields> BenchCommand::problems(const Operation& chosen) const {
     for (const FieldFlag& each : kFieldFlags) {
         const std::string& given = values.at(each.flag);
         if (given.empty()) continue;
+        for (const std::string& assignment : set)
+            if (assignment.rfind(each.field + std::string("="), 0) == 0)
+                throw InvalidArgument("--set", fmt::format("{} and {} exclude each other", assignment, each.flag));
         std::vector<Fields> next;
         for (const Fields& problem : all)
             for (const std::string& value : split_list(each.flag, given)) {

@@ -43,7 +43,8 @@ void add_devices(const std::string& arch, const std::vector<LoadedProfile>& prof
         });
         if (!known) devices->push_back(device);
     };
-    if (arch == kCpu) return add(open_device(kCpu).info());
+    const DeviceInfo& cpu = open_device(kCpu).info();
+    if (arch == kCpu || arch == cpu.device_class.to_string()) return add(cpu);
     DeviceInfo device;
     try {
         device = model_device(arch);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -8,6 +9,7 @@
 #include "commands.h"
 #include "exit_code.h"
 #include "output.h"
+#include "suggest.h"
 #include "table.h"
 #include "turbotune/base/error.h"
 #include "turbotune/kernel/kernel_spec.h"
@@ -67,23 +69,45 @@ std::string refusal(const ProfileEntry& entry, const DeviceInfo& device) {
     }
 }
 
-// Every word of the filter must occur in the workload's text.
-bool matches(const Workload& workload, const std::string& filter) {
-    const std::string text = ' ' + workload.to_string() + ' ';
-    std::istringstream words(filter);
-    for (std::string word; words >> word;) {
-        // "length=64" must not find length=640.
-        const std::string wanted = word.find('=') == std::string::npos ? word : ' ' + word + ' ';
-        if (text.find(wanted) == std::string::npos) return false;
-    }
-    return true;
+std::vector<std::string> words_of(const std::string& filter) {
+    std::istringstream stream(filter);
+    return {std::istream_iterator<std::string>(stream), {}};
+}
+
+bool has_word(const Workload& workload, const std::string& word) {
+    // "length=64" must not find length=640.
+    const std::string wanted = word.find('=') == std::string::npos ? word : ' ' + word + ' ';
+    return (' ' + workload.to_string() + ' ').find(wanted) != std::string::npos;
 }
 
 std::vector<ProfileEntry> filtered(const Profile& profile, const std::string& filter) {
-    std::vector<ProfileEntry> entries;
-    for (const ProfileEntry& entry : profile.entries)
-        if (matches(entry.workload, filter)) entries.push_back(entry);
+    std::vector<ProfileEntry> entries = profile.entries;
+    for (const std::string& word : words_of(filter))
+        std::erase_if(entries, [&](const ProfileEntry& entry) { return !has_word(entry.workload, word); });
     return entries;
+}
+
+// A word that no workload has is a mistake: what its field has instead, or which fields there are.
+void check_words(const std::string& filter, const std::vector<const Profile*>& profiles) {
+    for (const std::string& word : words_of(filter)) {
+        bool known = false;
+        std::set<std::string> fields, values;
+        const std::string field = word.substr(0, word.find('='));
+        for (const Profile* profile : profiles)
+            for (const ProfileEntry& entry : profile->entries) {
+                known = known || has_word(entry.workload, word);
+                for (const auto& [name, value] : entry.workload.fields.entries()) {
+                    fields.insert(name);
+                    if (name == field) values.insert(to_string(value));
+                }
+            }
+        if (known || fields.empty()) continue;
+        std::string hint = fmt::format("the fields are {}", fmt::join(fields, ", "));
+        if (const std::string near = nearest(field, {fields.begin(), fields.end()}); !near.empty() && near != field)
+            hint = fmt::format("did you mean {}?", near);
+        if (!values.empty()) hint = fmt::format("{} is {}", field, fmt::join(values, ", "));
+        throw InvalidArgument("--workload", fmt::format("no workload of the profile has {}; {}", word, hint));
+    }
 }
 
 struct Comparison {
@@ -193,14 +217,12 @@ int inspect(InspectOptions options) {
             throw InvalidArgument(options.path, "this device has no profile yet; run turbotune, or name a profile");
     }
     const Profile profile = load_profile(options.path);
+    const Profile other = options.compare_path.empty() ? Profile() : load_profile(options.compare_path);
+    check_words(options.workload, {&profile, &other});
     const std::vector<ProfileEntry> entries = filtered(profile, options.workload);
     const DeviceInfo device = device_for(profile);
-    std::vector<ProfileEntry> others;
-    std::vector<Comparison> comparison;
-    if (!options.compare_path.empty()) {
-        others = filtered(load_profile(options.compare_path), options.workload);
-        comparison = compare_entries(entries, others);
-    }
+    const std::vector<ProfileEntry> others = filtered(other, options.workload);
+    const std::vector<Comparison> comparison = compare_entries(entries, others);
     if (options.json) {
         Json out = profile_json(options.path, profile, entries, device);
         if (!options.compare_path.empty()) {
@@ -227,8 +249,10 @@ void add_inspect(CLI::App& app, Action& chosen) {
         "same-class (usable; compiled anew), incompatible (another device), with one line for each difference.");
     command->add_option("FILE", options->path, "The profile; default: the one of this machine's best device");
     command
-        ->add_option("--workload", options->workload,
-                     "Only workloads that contain every word of TEXT, such as \"length=512 half\"")
+        ->add_option(
+            "--workload", options->workload,
+            "Only workloads that contain every word of TEXT, such as \"length=512 half\"; a word that none has is an "
+            "error")
         ->type_name("TEXT");
     command->add_option("--compare", options->compare_path, "Set the latencies of another profile beside these")
         ->type_name("FILE2");

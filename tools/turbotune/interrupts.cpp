@@ -10,7 +10,7 @@ namespace {
 
 std::atomic<int> interrupt_count{0};
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
-struct sigaction previous_int, previous_term, previous_alarm;
+struct sigaction previous_int, previous_term, previous_hangup, previous_alarm;
 
 // Only async-signal-safe calls below.
 void on_alarm(int) {
@@ -40,6 +40,8 @@ Interrupts::Interrupts() {
     interrupt_count = 0;
     take(SIGINT, on_interrupt, &previous_int);
     take(SIGTERM, on_interrupt, &previous_term);
+    take(SIGHUP, on_interrupt, &previous_hangup);
+    if (previous_hangup.sa_handler == SIG_IGN) sigaction(SIGHUP, &previous_hangup, nullptr);  // nohup
     take(SIGALRM, on_alarm, &previous_alarm);
 }
 
@@ -47,6 +49,7 @@ Interrupts::~Interrupts() {
     alarm(0);
     sigaction(SIGINT, &previous_int, nullptr);
     sigaction(SIGTERM, &previous_term, nullptr);
+    sigaction(SIGHUP, &previous_hangup, nullptr);
     sigaction(SIGALRM, &previous_alarm, nullptr);
 }
 

@@ -9,7 +9,7 @@ namespace turbotune::cli {
 
 class Interrupts {
   public:
-    Interrupts();   // takes SIGINT and SIGTERM
+    Interrupts();   // takes SIGINT, SIGTERM and, unless it is ignored, SIGHUP
     ~Interrupts();  // gives them back
     const std::atomic<int>* count() const;
 };
