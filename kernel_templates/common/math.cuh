@@ -10,6 +10,13 @@ __device__ __forceinline__ float exp2_approx(float x) {
     return y;
 }
 
+// NaN when one of them is; fminf gives the other.
+__device__ __forceinline__ float min_or_nan(float x, float y) {
+    float least;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(least) : "f"(x), "f"(y));
+    return least;
+}
+
 __device__ __forceinline__ float log2_approx(float x) {
     float y;
     asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));

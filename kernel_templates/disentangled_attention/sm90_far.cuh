@@ -83,7 +83,7 @@ struct FarTiles : Warpgroup {
         constexpr bool ends_tile = unit + 1 == units;
         const RingPosition<stages> ahead = kv.ahead(1);
         if (ends_tile && t + 1 < end) await(k_full + 8 * ahead.slot, ahead.parity);
-        if constexpr (ends_tile && units == 2) next_plain = plain_tile(ahead, item.length - (t + 1) * block_n);
+        if constexpr (ends_tile && units == 2) next_plain = t + 1 < end && plain_tile(ahead, item.length - (t + 1) * block_n);
         issue_scores(next, q, ends_tile ? ahead.slot : kv.slot, ends_tile ? 0 : unit + 1);
         const int first_key = t * block_n + 64 * unit;
         if constexpr (unit == 0) take_dropped(dropped);

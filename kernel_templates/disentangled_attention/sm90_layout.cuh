@@ -68,6 +68,7 @@ constexpr int k_full = barrier_offset, k_empty = k_full + 8 * stages, v_full = k
               shared_end = dropped_empty + (dropout ? 8 * stages : 0);
 
 static_assert(warpgroups == 1 || warpgroups == 2, "consumer warpgroups");
+static_assert(!(mask && packed), "masks belong to padded batches");
 static_assert(block_n == 64 || block_n == 128, "keys of a tile");
 static_assert(!resident || spare_chunks == 0, "resident chunks fill the ring");
 static_assert(stages >= 2 && stages <= 4, "depth of the K and V rings");
@@ -79,7 +80,7 @@ static_assert(warp_bytes % 16 == 0 && t_group_bytes % 16 == 0 && shared_end <= 2
 // scale is exact and the difference of two of them 0.
 constexpr float masked_score = -0x1p100f;
 constexpr float largest_score = 0x1p100f;
-// log2 of how far scores may exceed the subtracted maximum before O is rescaled.
+// log2 of how far scores of a near tile may exceed the subtracted maximum before O is rescaled.
 constexpr float lazy = 8.0f;
 // Sum of the exponentials of a thread's keys in one row of a unit beyond which the maximum moves: fp16 holds each.
 constexpr float largest_sum = 0x1p15f;

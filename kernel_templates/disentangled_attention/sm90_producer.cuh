@@ -242,10 +242,12 @@ struct Loader {
                         const u32 word = __ballot_sync(0xffffffffu, kept >> i & 1);
                         if (lane == 0) reinterpret_cast<u32*>(memory + bits_offset)[kv.slot * 4 + i] = word;
                     }
-                if (hidden != hidden_all)
+                if (hidden != hidden_all) {
                     load<block_n, false>(shared + k_offset + kv.slot * tile_bytes, key(item), item, t * block_n, full);
-                else if (lane == 0)  // V is all that is needed
-                    barrier_arrive(full);
+                } else {  // V is all that is needed
+                    signals.flush();  // for what follows waits without Signals
+                    if (lane == 0) barrier_arrive(full);
+                }
                 if (has_bias && lane == 0) load_chunks(tiles, t, item, resident || hidden != hidden_all);
                 __syncwarp();
                 if (t == tiles.begin) {

@@ -82,10 +82,8 @@ struct Softmax {
             // Masked rows may hold anything, which no factor of 0 must meet.
             if (__any_sync(0xffffffffu, fmaxf(most[0], most[1]) > largest_score || rows.masked(0) || rows.masked(1))) {
 #pragma unroll
-                for (int i = 0; i < count; ++i) {
-                    s[i] = fminf(s[i], largest_score);
-                    if (mask) s[i] = fmaxf(s[i], -largest_score);
-                }
+                for (int i = 0; i < count; ++i)
+                    s[i] = rows.masked(i >> 1 & 1) ? 0.0f : min_or_nan(s[i], largest_score);
                 maxima(most, s);
             }
         }
