@@ -17,6 +17,14 @@ namespace {
 const std::vector<std::string> kSmall = {"--preset", "quick", "--ops",    "disentangled_attention",
                                          "--device", "cpu",   "--passes", "inference"};
 
+// The same as a command of its own.
+std::vector<std::string> small_sweep(const std::string& flag = "") {
+    std::vector<std::string> command = {turbotune_program()};
+    command.insert(command.end(), kSmall.begin(), kSmall.end());
+    if (!flag.empty()) command.push_back(flag);
+    return command;
+}
+
 Outcome tune(const TempDir& home, const std::vector<std::string>& more,
              std::map<std::string, std::string> environment = {}) {
     std::vector<std::string> arguments = kSmall;
@@ -105,10 +113,7 @@ TEST_CASE("Without a C++ compiler the CPU cannot be tuned, and the error says so
 
 TEST_CASE("Ctrl-C once saves and exits 130, and the same command repeats nothing", "[tune][slow]") {
     const TempDir home;
-    std::vector<std::string> command = {turbotune_program()};
-    command.insert(command.end(), kSmall.begin(), kSmall.end());
-    command.push_back("--verbose");
-    Running running(home, command);
+    Running running(home, small_sweep("--verbose"));
     REQUIRE(running.wait_for(" measured: ", 300));
     running.send(SIGINT);
     const Outcome interrupted = running.wait(60);
@@ -128,9 +133,7 @@ TEST_CASE("Ctrl-C once saves and exits 130, and the same command repeats nothing
 
 TEST_CASE("A terminal that closes ends a sweep as Ctrl-C does", "[tune][slow]") {
     const TempDir home;
-    std::vector<std::string> command = {turbotune_program()};
-    command.insert(command.end(), kSmall.begin(), kSmall.end());
-    Running running(home, command, shared_store());
+    Running running(home, small_sweep(), shared_store());
     REQUIRE(running.wait_for("[1/3]", 300));
     running.send(SIGHUP);
     const Outcome outcome = running.wait(60);
@@ -141,10 +144,7 @@ TEST_CASE("A terminal that closes ends a sweep as Ctrl-C does", "[tune][slow]") 
 
 TEST_CASE("Ctrl-C twice exits 130 at once", "[tune][slow]") {
     const TempDir home;
-    std::vector<std::string> command = {turbotune_program()};
-    command.insert(command.end(), kSmall.begin(), kSmall.end());
-    command.push_back("--verbose");
-    Running running(home, command);
+    Running running(home, small_sweep("--verbose"));
     REQUIRE(running.wait_for("[1/3]", 300));
     running.send(SIGINT);
     running.send(SIGINT);
