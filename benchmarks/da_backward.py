@@ -134,7 +134,7 @@ def compile_all(args):
 # --- arguments -------------------------------------------------------------------------------------------------------
 
 class DropoutParams(ctypes.Structure):
-    _fields_ = [("keys", ctypes.c_uint * 20), ("threshold", ctypes.c_uint * 16), ("offset", ctypes.c_uint),
+    _fields_ = [("keys", ctypes.c_uint * 28), ("threshold", ctypes.c_uint * 8), ("fraction", ctypes.c_uint), ("offset", ctypes.c_uint),
                 ("scale", ctypes.c_float)]
 
 
@@ -152,7 +152,7 @@ class BackwardParams(ctypes.Structure):
 
 def dropout_params(probability, seed, offset):
     p = DropoutParams()
-    p.keys[:], p.threshold[:], p.offset, p.scale = dropout_mask.arguments(probability, seed, offset)
+    p.keys[:], p.threshold[:], p.fraction, p.offset, p.scale = dropout_mask.arguments(probability, seed, offset)
     return p
 
 

@@ -95,7 +95,7 @@ def build(nvrtc, cache, kernel, target):
 
 def dropout_params(probability):
     p = da.DropoutParams()
-    p.keys[:], p.threshold[:], p.offset, p.scale = dropout_mask.arguments(probability, SEED, OFFSET)
+    p.keys[:], p.threshold[:], p.fraction, p.offset, p.scale = dropout_mask.arguments(probability, SEED, OFFSET)
     return p
 
 

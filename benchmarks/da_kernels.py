@@ -213,7 +213,7 @@ def compile_all(args):
 # --- device ----------------------------------------------------------------------------------------------------------
 
 class DropoutParams(ctypes.Structure):
-    _fields_ = [("keys", ctypes.c_uint * 20), ("threshold", ctypes.c_uint * 16), ("offset", ctypes.c_uint), ("scale", ctypes.c_float)]
+    _fields_ = [("keys", ctypes.c_uint * 28), ("threshold", ctypes.c_uint * 8), ("fraction", ctypes.c_uint), ("offset", ctypes.c_uint), ("scale", ctypes.c_float)]
 
 
 class ForwardParams(ctypes.Structure):

@@ -2,32 +2,32 @@
 
 
 def arguments(probability, seed, offset):
-    """keys, threshold, offset and the scale of kept weights, as DropoutParams of params.h holds them."""
-    low, high, number = seed & 0xffffffff, seed >> 32, min(65535, round(probability * 65536))
-    keys = [x & 0xffffffff for turn in range(10) for x in (low + turn * 0x9e3779b9, high + turn * 0xbb67ae85)]
-    return keys, [0xffffffff if number >> (15 - bit) & 1 else 0 for bit in range(16)], offset, 65536 / (65536 - number)
+    """keys, threshold, fraction, offset and the scale of kept weights, as DropoutParams of params.h holds them."""
+    low, high, number = seed & 0xffffffff, seed >> 32, round(probability * 2 ** 40)
+    keys = [x & 0xffffffff for turn in range(14) for x in (low + turn * 0x9e3779b9, high + turn * 0xbb67ae85)]
+    return (keys, [0xffffffff if number >> (39 - bit) & 1 else 0 for bit in range(8)], number & 0xffffffff, offset,
+            1 / (1 - probability))
 
 
 def kept(params, batch_head, length):
-    """numpy bool [length, length] of one head. `params`: has keys, threshold and offset."""
+    """numpy bool [length, length] of one head. `params`: has keys, threshold, fraction and offset."""
     import numpy as np   # compiling needs none
     word = np.uint64
     full = word(0xffffffff)
 
-    def rotated(plane, left):
-        return (plane << word(left) | plane >> word(32 - left)) & full
-
     rows, columns = (length + 15) // 16 * 8, (length + 63) // 64 * 4
     row_group, column_group = np.meshgrid(np.arange(rows, dtype=word), np.arange(columns, dtype=word), indexing="ij")
-    x, y, z, w = column_group, row_group, np.full_like(row_group, batch_head), np.full_like(row_group, params.offset)
-    for turn in range(10):   # Philox4x32-10
+    x, y = (column_group >> word(3)) * word(4) + (column_group & word(3)), row_group
+    z, w = np.full_like(row_group, batch_head), np.full_like(row_group, params.offset)
+    after = {}
+    for turn in range(14):
         a, b = word(0xd2511f53) * x, word(0xcd9e8d57) * z
         x, y, z, w = ((b >> word(32)) ^ y ^ word(params.keys[2 * turn]), b & full,
                       (a >> word(32)) ^ w ^ word(params.keys[2 * turn + 1]), a & full)
-    words = [x, y, z, w]
-    planes = words + [rotated(words[i], 7) ^ rotated(words[(i + 1) % 4], 19) for i in range(4)]
-    planes += [rotated(plane, 11) for plane in planes]
-    below = np.zeros_like(row_group)
+        after[turn + 1] = [x, y, z, w]
+    odd = (column_group & word(4)) != 0
+    planes = [np.where(odd, *both) for both in zip(after[14] + after[12], after[10] + after[8])]
+    below = np.where((planes[0] * word(0x9e3779b1) & full) < word(params.fraction), full, word(0))
     for plane, bits in zip(reversed(planes), reversed(params.threshold[:])):
         inverse = ~plane & full
         below = (inverse & below) | (word(bits) & (inverse | below))

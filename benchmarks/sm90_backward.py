@@ -94,7 +94,7 @@ class Params(ctypes.Structure):
                 [("mask_batch", ctypes.c_longlong), ("tokens", ctypes.c_longlong), ("regions", ctypes.c_longlong * 8)] +
                 [(n, ctypes.c_int) for n in ("batch", "heads", "length", "band", "span")] +
                 [("scale", ctypes.c_float), ("scale_log2", ctypes.c_float)] +
-                [("keys", ctypes.c_uint * 20), ("threshold", ctypes.c_uint * 16), ("offset", ctypes.c_uint),
+                [("keys", ctypes.c_uint * 28), ("threshold", ctypes.c_uint * 8), ("fraction", ctypes.c_uint), ("offset", ctypes.c_uint),
                  ("dropout_scale", ctypes.c_float)])
 
 
@@ -189,7 +189,7 @@ class Problem:
         p.batch, p.heads, p.length, p.band, p.span = batch, heads, length, band, span
         p.scale, p.scale_log2 = self.scale, self.scale * math.log2(math.e)
         if config["dropout"]:
-            p.keys[:], p.threshold[:], p.offset, p.dropout_scale = dropout_mask.arguments(0.1, 0x123456789abcdef, 7)
+            p.keys[:], p.threshold[:], p.fraction, p.offset, p.dropout_scale = dropout_mask.arguments(0.1, 0x123456789abcdef, 7)
         # backward_layout.cuh, sm90_backward.cuh
         tiles = (length + 63) // 64
         self.near_width = min((band + 62) // 64, tiles - 1)

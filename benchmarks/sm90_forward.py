@@ -25,7 +25,7 @@ ROOT = os.environ.get("TURBOTUNE_TEMPLATE_DIR") or \
 KERNEL, EXPAND = "disentangled_attention_forward_sm90", "disentangled_attention_expand_positions"
 DEFAULTS = dict(head_dim=64, dtype=2, c2p=True, p2c=True, mask=False, packed=False, lse=True, warpgroups=2, block_n=128,
                 stages=2, aligned=True, boxes=True, contiguous=False,
-                spare_chunks=0, resident=False, prefetch=False, dropout=False, half_tail=False)
+                spare_chunks=0, resident=False, prefetch=False, dropout=False, paired=False)
 LENGTHS = tuple(map(int, os.environ.get("LENGTHS", "128,512,1024,2048,4096,8192").split(",")))
 BATCH = int(os.environ.get("BATCH", "0"))   # 0: 16384 / length
 ONE_LENGTH = int(os.environ.get("ONE_LENGTH", "0"))
@@ -69,7 +69,7 @@ def shared_bytes(c):
     if c["p2c"]:
         scratch += 32 + 4 * units * (1 if shared_t else groups) * (32 * ((128 if shared_t else 64) + 24) + 16)
     total = 2 * c["stages"] * c["block_n"] * width + (c["c2p"] + c["p2c"]) * ring * 64 * width + 64 * groups * width
-    total += scratch + 4 * width * bias + (16 * c["stages"] + 64 + 32) * c["mask"]
+    total += scratch + 4 * width * bias + (16 * c["stages"] + 16 + 64 + 32) * c["mask"]
     total += c["stages"] * (units * 512 * groups + 16) * c["dropout"]
     return total + 8 * (4 * c["stages"] + ring * bias + 3 + 2 * groups * c["p2c"])
 
@@ -126,7 +126,7 @@ class Params(ctypes.Structure):
                     "out_row", "out_head", "position_key_row", "position_key_head", "position_query_row",
                     "position_query_head", "mask_batch", "tokens")] +
                 [(n, ctypes.c_int) for n in ("batch", "heads", "length", "band", "span")] + [("scale_log2", ctypes.c_float)] +
-                [("keys", ctypes.c_uint * 20), ("threshold", ctypes.c_uint * 16), ("offset", ctypes.c_uint),
+                [("keys", ctypes.c_uint * 28), ("threshold", ctypes.c_uint * 8), ("fraction", ctypes.c_uint), ("offset", ctypes.c_uint),
                  ("kept_scale", ctypes.c_float)])
 
 
@@ -209,7 +209,7 @@ class Driver:
         if self.expand:
             chunks = (p.band + 63) // 64 + (p.band + 126) // 64 + 1
             self.enqueue(self.expand, p.heads * chunks, 256, 0, p, False)
-        blocks = min(self.sms, (p.length + rows - 1) // rows * p.batch * p.heads)
+        blocks = min(self.sms * (1 + self.config["paired"]), (p.length + rows - 1) // rows * p.batch * p.heads)
         if not problem.maps:
             problem.maps = TensorMaps(self.cuda, self.config, p, problem.rows)
         self.enqueue(self.function, blocks, 2 * rows + 128, self.shared, p, self.expand is not None, problem.maps)
@@ -265,7 +265,7 @@ class Problem:
         p.batch, p.heads, p.length, p.band, p.span = batch, heads, length, band, span
         p.scale_log2 = self.scale * math.log2(math.e)
         if config["dropout"]:
-            p.keys[:], p.threshold[:], p.offset, p.kept_scale = dropout_mask.arguments(0.1, 0x123456789abcdef, 7)
+            p.keys[:], p.threshold[:], p.fraction, p.offset, p.kept_scale = dropout_mask.arguments(0.1, 0x123456789abcdef, 7)
 
     def sequence(self, number, first, length, keep):
         torch = self.torch

@@ -1,4 +1,4 @@
-// Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
+// Philox4x32, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
 // 1, 2, 3", SC 2011. The same text on the GPU and on the host.
 #pragma once
 
@@ -13,23 +13,32 @@ struct Philox4 {
 };
 
 constexpr int philox_rounds = 10;
+constexpr int philox_most_rounds = 14;  // that there are keys for
 
 // The keys of every round, two each: they depend on the seed alone, so that a kernel reads them as constants.
-PHILOX_INLINE void philox_round_keys(unsigned low, unsigned high, unsigned (&keys)[2 * philox_rounds]) {
-    for (int round = 0; round < philox_rounds; ++round) {
+using PhiloxKeys = unsigned[2 * philox_most_rounds];
+
+PHILOX_INLINE void philox_round_keys(unsigned low, unsigned high, PhiloxKeys& keys) {
+    for (int round = 0; round < philox_most_rounds; ++round) {
         keys[2 * round] = low + unsigned(round) * 0x9e3779b9u;
         keys[2 * round + 1] = high + unsigned(round) * 0xbb67ae85u;
     }
 }
 
-PHILOX_INLINE Philox4 philox(Philox4 counter, const unsigned (&keys)[2 * philox_rounds]) {
+// Rounds begin .. end - 1. The first ten make a call's four words out of its counter.
+template <int begin, int end>
+PHILOX_INLINE void philox_advance(Philox4& state, const PhiloxKeys& keys) {
 #ifdef __CUDACC_RTC__
 #pragma unroll
 #endif
-    for (int round = 0; round < philox_rounds; ++round) {
-        const unsigned long long a = 0xd2511f53ull * counter.x, b = 0xcd9e8d57ull * counter.z;
-        counter = {unsigned(b >> 32) ^ counter.y ^ keys[2 * round], unsigned(b),
-                   unsigned(a >> 32) ^ counter.w ^ keys[2 * round + 1], unsigned(a)};
+    for (int round = begin; round < end; ++round) {
+        const unsigned long long a = 0xd2511f53ull * state.x, b = 0xcd9e8d57ull * state.z;
+        state = {unsigned(b >> 32) ^ state.y ^ keys[2 * round], unsigned(b),
+                 unsigned(a >> 32) ^ state.w ^ keys[2 * round + 1], unsigned(a)};
     }
+}
+
+PHILOX_INLINE Philox4 philox(Philox4 counter, const PhiloxKeys& keys) {
+    philox_advance<0, philox_rounds>(counter, keys);
     return counter;
 }

@@ -22,6 +22,7 @@
 #include "common/register_budget.cuh"
 #include "common/wgmma.cuh"
 #include "common/philox.h"
+#include "common/philox_fp64.cuh"
 #include "disentangled_attention/dropout.h"
 #include "disentangled_attention/sequence.cuh"
 
@@ -45,13 +46,17 @@ using namespace config;
 static_assert(!boxes || aligned, "tensor maps want rows that are 16-byte aligned");
 static_assert(shared_end == shared_bytes, "the launch's dynamic shared memory");
 
-// Registers of a thread after the warpgroups split what a launch of 384 threads got, 168 each.
-constexpr int producer_registers = dropout ? 56 : 40;
-constexpr int consumer_registers = dropout ? 224 : 232;
+// Two blocks of a single consumer share a multiprocessor where they fit.
+constexpr int residents = paired ? 2 : 1;
+// Registers of a thread after the warpgroups split what the launch got: 384 threads with 168 each, or twice 256 with 128.
+constexpr int producer_registers = 40;
+constexpr int consumer_registers = paired ? 216 : 232;
+constexpr bool split = warpgroups == 2 || paired;
+static_assert(!paired || 2 * (shared_bytes + 1024) <= 228 * 1024, "shared memory of two blocks");
 
 }  // namespace
 
-extern "C" __global__ __launch_bounds__(threads, 1) void disentangled_attention_forward_sm90(
+extern "C" __global__ __launch_bounds__(threads, residents) void disentangled_attention_forward_sm90(
     const __grid_constant__ ForwardParams p, const __grid_constant__ ForwardMaps maps) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 shared = shared_address(memory);
@@ -59,9 +64,9 @@ extern "C" __global__ __launch_bounds__(threads, 1) void disentangled_attention_
     if (thread == 0) {
         constexpr int taken = 128 * warpgroups;
         for (int i = 0; i < stages; ++i) {
-            barrier_init(shared + k_full + 8 * i, 1 + int(has_bias));
+            barrier_init(shared + k_full + 8 * i, load_arrivals + int(has_bias) + int(mask));
             barrier_init(shared + k_empty + 8 * i, taken);
-            barrier_init(shared + v_full + 8 * i, 1);
+            barrier_init(shared + v_full + 8 * i, load_arrivals);
             barrier_init(shared + v_empty + 8 * i, taken);
         }
         for (int i = 0; has_bias && i < ring; ++i) barrier_init(shared + strip_empty + 8 * i, taken);
@@ -70,24 +75,24 @@ extern "C" __global__ __launch_bounds__(threads, 1) void disentangled_attention_
             barrier_init(shared + t_empty + 8 * i, shared_t ? taken : 128);
         }
         barrier_init(shared + tail_full, 1);
-        barrier_init(shared + q_full, 1 + int(has_bias));
+        barrier_init(shared + q_full, load_arrivals + end_arrivals);
         barrier_init(shared + q_empty, taken);
         for (int i = 0; dropout && i < stages; ++i) {
-            barrier_init(shared + dropped_full + 8 * i, draw_warps);
-            barrier_init(shared + dropped_empty + 8 * i, taken);
+            barrier_init(shared + kept_full + 8 * i, 32 * draw_warps);
+            barrier_init(shared + kept_empty + 8 * i, taken);
         }
         for (int i = 0; mask && i < 2; ++i) {
-            barrier_init(shared + range_full + 8 * i, 1);
-            barrier_init(shared + range_empty + 8 * i, taken + 1 + draw_warps);
+            barrier_init(shared + range_full + 8 * i, 32);
+            barrier_init(shared + range_empty + 8 * i, taken + 32 * (1 + draw_warps));
         }
         barrier_init_fence();
     }
     __syncthreads();
     if (thread >= 128 * warpgroups) {
-        if constexpr (warpgroups == 2) registers_lower<producer_registers>();
+        if constexpr (split) registers_lower<producer_registers>();
         produce(p, maps, memory, shared, thread - 128 * warpgroups);
     } else {
-        if constexpr (warpgroups == 2) registers_raise<consumer_registers>();
+        if constexpr (split) registers_raise<consumer_registers>();
         Consumer(p, shared, thread).run();
     }
 }

@@ -6,15 +6,31 @@
 // After what it needs.
 #include "disentangled_attention/dropout.h"
 
-// The 32 patches of a block, spread so that a vector of columns loads the words of its lanes.
+// The 32 patches of a block; place(row group, column pair) is where each goes. Branch-free and independent: the compiler
+// computes sixteen at once.
+template <bool odd, class Place>
+void draw_patches(const DropoutParams& p, unsigned batch_head, int row, int column, Place place) {
+    unsigned words[32];
+    for (int n = 0; n < 32; ++n)
+        words[n] = dropped_patch_of<odd>(p, batch_head, row / 16 * 8 + n % 8, column / 64 * 4 + n / 8);
+    for (int n = 0; n < 32; ++n) place(n % 8, n / 8) = words[n];
+}
+
+template <class Place>
+void draw_block(const DropoutParams& p, unsigned batch_head, int row, int column, Place place) {
+    if (column / 64 % 2)
+        draw_patches<true>(p, batch_head, row, column, place);
+    else
+        draw_patches<false>(p, batch_head, row, column, place);
+}
+
+// The patches of a block, spread so that a vector of columns loads the words of its lanes.
 struct DroppedColumns {
     unsigned across[8][16];
 
     void fill(const DropoutParams& p, unsigned batch_head, int row, int column) {
         unsigned words[32];
-        // Branch-free and independent: the compiler computes sixteen patches at once.
-        for (int n = 0; n < 32; ++n)
-            words[n] = dropped_patch(p, batch_head, row / 16 * 8 + n / 4, column / 64 * 4 + n % 4);
+        draw_block(p, batch_head, row, column, [&](int group, int c) -> unsigned& { return words[group * 4 + c]; });
         for (int group = 0; group < 8; ++group)
             for (int lane = 0; lane < 16; ++lane) across[group][lane] = words[group * 4 + lane / 2 % 4];
     }
@@ -33,8 +49,7 @@ struct DroppedRows {
 
     void fill(const DropoutParams& p, unsigned batch_head, int row, int column) {
         unsigned words[32];
-        for (int n = 0; n < 32; ++n)
-            words[n] = dropped_patch(p, batch_head, row / 16 * 8 + n % 8, column / 64 * 4 + n / 8);
+        draw_block(p, batch_head, row, column, [&](int group, int c) -> unsigned& { return words[c * 8 + group]; });
         for (int group = 0; group < 4; ++group)
             for (int lane = 0; lane < 16; ++lane) down[group][lane] = words[group * 8 + lane % 8];
     }

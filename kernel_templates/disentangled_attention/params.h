@@ -4,8 +4,9 @@
 
 // Dropout of the attention weights (dropout.h). Unused, and all zero, without dropout.
 struct DropoutParams {
-    unsigned keys[20];                // round keys of the seed
-    unsigned threshold[16];           // bit i of round(p * 2^16), the most significant first, as 0 or ~0
+    unsigned keys[28];                // round keys of the seed
+    unsigned threshold[8];            // the first eight bits of round(p * 2^40), the most significant first, as 0 or ~0
+    unsigned fraction;                // its other 32
     unsigned offset;                  // of the counter
     float scale;                      // 1 / (1 - p), of the weights kept
 };

@@ -16,7 +16,7 @@ struct Consumer : NearTiles {
             float l = rows.masked(half) ? 0.25f * float(item.length) : rows.l[half];
             l += __shfl_xor_sync(0xffffffffu, l, 1);
             l += __shfl_xor_sync(0xffffffffu, l, 2);
-            const float inverse = l > 0.0f ? (dropout ? p.dropout.scale : 1.0f) / l : 0.0f;
+            const float inverse = l > 0.0f ? (dropout ? p.dropout.scale / kept_factor : 1.0f) / l : 0.0f;
             const u32 to = stage + (lane.g + 8 * half) * out_pitch + 4 * lane.c;
 #pragma unroll
             for (int n = 0; n < head_dim / 8; ++n)
@@ -95,12 +95,6 @@ struct Consumer : NearTiles {
                 store(o, rows, item);
                 continue;
             }
-            if constexpr (half_tail && warpgroups == 2) {
-                if (item.row0 + 64 * group >= item.length) {
-                    idle_tiles(tiles);
-                    continue;
-                }
-            }
 #pragma unroll 1
             for (int phase = 0; phase < 3; ++phase) {  // far at the high end, near, far at the low end
                 const int begin = phase == 0 ? tiles.begin : phase == 1 ? tiles.near_begin : tiles.near_end;
@@ -108,7 +102,7 @@ struct Consumer : NearTiles {
                 if (begin == end) continue;
                 if (has_bias && phase == 1) {
                     if constexpr (has_bias)
-                        near_tiles(o, rows, begin, end, key_count, item.length, end == tiles.end);
+                        near_tiles(o, rows, begin, end, item.length, end == tiles.end);
                 } else {
                     load_query(q, rows, phase / 2);
                     if (end == tiles.end) release(q_empty);

@@ -55,19 +55,21 @@ struct FarTiles : Warpgroup {
     }
 
     __device__ __forceinline__ void weigh(Weights& a, Scores& s, const Rows& rows, Softmax& softmax,
-                                          u32 dropped) const {
+                                          u32 kept) const {
         softmax.clear();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
             softmax.exponentials(s, rows, step, p.scale_log2);
             pack_probabilities(a[step], s, step);
-            drop(a[step], dropped, step);
+            drop(a[step], kept, step);
         }
     }
 
     // The maximum of s becomes what is subtracted, where it exceeds that by much. O and the sums follow.
     __device__ __forceinline__ void move_maximum(Output& o, Scores& s, Rows& rows, Softmax& softmax) const {
-        softmax.begin<false>(s, rows, p.scale_log2);
+        float most[2];
+        Softmax::maxima(most, s);
+        softmax.begin<false>(most, rows, p.scale_log2);
 #pragma unroll
         for (int half = 0; half < 2; ++half) rows.l[half] *= softmax.ratio[half];
         rescale(o, softmax.ratio);
@@ -78,32 +80,36 @@ struct FarTiles : Warpgroup {
     // from the scores stays as it is, unless their exponentials become too large: so nothing waits for a maximum.
     template <int unit, bool plain>
     __device__ __forceinline__ void unit_step(Output& o, Scores& s, Scores& next, Weights& a, Rows& rows,
-                                              Softmax& softmax, u32 (&dropped)[units], const Query& q,
+                                              Softmax& softmax, u32 (&kept)[units], const Query& q,
                                               const Item& item, int t, int begin, int end, bool& next_plain) {
         constexpr bool ends_tile = unit + 1 == units;
         const RingPosition<stages> ahead = kv.ahead(1);
         if (ends_tile && t + 1 < end) await(k_full + 8 * ahead.slot, ahead.parity);
-        if constexpr (ends_tile && units == 2) next_plain = t + 1 < end && plain_tile(ahead, item.length - (t + 1) * block_n);
+        // Read here, looked at below: the answer takes its time.
+        u32 ahead_plain = 0;
+        if (ends_tile && units == 2 && t + 1 < end) ahead_plain = plain_word(ahead, item.length - (t + 1) * block_n);
         issue_scores(next, q, ends_tile ? ahead.slot : kv.slot, ends_tile ? 0 : unit + 1);
         const int first_key = t * block_n + 64 * unit;
-        if constexpr (unit == 0) take_dropped(dropped);
-        const KeyBits bits(shared, kv.slot, unit, item.length - first_key);
+        KeyBits bits;
+        if constexpr (!plain) bits = KeyBits(shared, kv.slot, unit, item.length - first_key);
         if (!plain && !bits.all) apply_mask(s, bits, here().c);
         if constexpr (ends_tile) release(k_empty + 8 * kv.slot);
-        weigh(a, s, rows, softmax, dropped[unit]);
+        weigh(a, s, rows, softmax, kept[unit]);
         if (softmax.exceeded()) [[unlikely]] {
             rest(o, next);
             compute_scores(s, q, item, first_key);
             if (!plain && !bits.all) apply_mask(s, bits, here().c);
             move_maximum(o, s, rows, softmax);
-            weigh(a, s, rows, softmax, dropped[unit]);
+            weigh(a, s, rows, softmax, kept[unit]);
         }
+        if (ends_tile && t + 1 < end) take_kept(kept, ahead);
         softmax.add(rows);
         if constexpr (unit == 0) await(v_full + 8 * kv.slot, kv.parity);
         issue_values(o, a, kv.slot, unit);
         wgmma_wait<1>();
         settle(next);
         if (unit == 0 && t != begin) release(v_empty + 8 * kv.behind().slot);
+        if constexpr (ends_tile && units == 2) next_plain = agreed(ahead_plain);
         if constexpr (ends_tile) kv.advance();
     }
 
@@ -114,21 +120,19 @@ struct FarTiles : Warpgroup {
         settle(s);
     }
 
-    // Whether no key of a tile is masked or beyond the sequence. K's barrier has been waited for.
-    __device__ __forceinline__ bool plain_tile(const RingPosition<stages>& at, int keys_left) const {
-        bool plain = keys_left >= block_n;
-        if constexpr (mask) {
-            plain = true;
-#pragma unroll
-            for (int unit = 0; unit < units; ++unit) plain = plain && KeyBits(shared, at.slot, unit, 64).all;
-        }
-        return plain;
+    // Whether no key of a tile is masked or beyond the sequence, as 0 or 1. K's barrier has been waited for.
+    __device__ __forceinline__ u32 plain_word(const RingPosition<stages>& at, int keys_left) const {
+        return mask ? load_word(shared + plain_offset + 4 * at.slot) : keys_left >= block_n;
+    }
+    // The vote tells the compiler that a warp agrees, so that it branches for all lanes at once.
+    __device__ __forceinline__ bool agreed(u32 word) const {
+        return mask ? __all_sync(0xffffffffu, word != 0) : word != 0;
     }
 
     __device__ __forceinline__ bool plain_pair(int keys_left) const {
         const RingPosition<stages> ahead = kv.ahead(1);
         if constexpr (mask) await(k_full + 8 * ahead.slot, ahead.parity);
-        return plain_tile(kv, keys_left) && plain_tile(ahead, keys_left - block_n);
+        return agreed(plain_word(kv, keys_left)) && agreed(plain_word(ahead, keys_left - block_n));
     }
 
     // Tiles begin .. end - 1, at least one.
@@ -137,35 +141,35 @@ struct FarTiles : Warpgroup {
         Scores s, other;
         Weights a, b;
         Softmax softmax;
-        u32 dropped[units];
+        u32 kept[units];  // of the tile at work
+        take_kept(kept, kv);
         await(k_full + 8 * kv.slot, kv.parity);
         issue_scores(s, q, kv.slot, 0);
         rest(o, s);
-        const KeyBits bits(shared, kv.slot, 0, item.length - begin * block_n);
-        if (!bits.all) apply_mask(s, bits, here().c);
+        hide_units(s, kv.slot, 0, item.length - begin * block_n);
         move_maximum(o, s, rows, softmax);
         int t = begin;
-        bool plain = plain_tile(kv, item.length - begin * block_n);
+        bool plain = agreed(plain_word(kv, item.length - begin * block_n));
 #pragma unroll 1
         for (;;) {
             if constexpr (units == 2) {
 #pragma unroll 1
                 for (; t < end && plain; ++t) {
-                    unit_step<0, true>(o, s, other, a, rows, softmax, dropped, q, item, t, begin, end, plain);
-                    unit_step<1, true>(o, other, s, b, rows, softmax, dropped, q, item, t, begin, end, plain);
+                    unit_step<0, true>(o, s, other, a, rows, softmax, kept, q, item, t, begin, end, plain);
+                    unit_step<1, true>(o, other, s, b, rows, softmax, kept, q, item, t, begin, end, plain);
                 }
             } else {
 #pragma unroll 1
                 for (; t + 1 < end && plain_pair(item.length - t * block_n); t += 2) {
-                    unit_step<0, true>(o, s, other, a, rows, softmax, dropped, q, item, t, begin, end, plain);
-                    unit_step<0, true>(o, other, s, b, rows, softmax, dropped, q, item, t + 1, begin, end, plain);
+                    unit_step<0, true>(o, s, other, a, rows, softmax, kept, q, item, t, begin, end, plain);
+                    unit_step<0, true>(o, other, s, b, rows, softmax, kept, q, item, t + 1, begin, end, plain);
                 }
             }
             rest(o, s);
             if (t >= end) break;
-            unit_step<0, false>(o, s, other, a, rows, softmax, dropped, q, item, t, begin, end, plain);
+            unit_step<0, false>(o, s, other, a, rows, softmax, kept, q, item, t, begin, end, plain);
             if constexpr (units == 2) {
-                unit_step<1, false>(o, other, s, b, rows, softmax, dropped, q, item, t, begin, end, plain);
+                unit_step<1, false>(o, other, s, b, rows, softmax, kept, q, item, t, begin, end, plain);
             } else {
                 rest(o, other);
 #pragma unroll
@@ -185,15 +189,15 @@ struct FarTiles : Warpgroup {
         for (int t = begin; t < end; ++t) {
             await(k_full + 8 * kv.slot, kv.parity);
             Weights a[units];
-            u32 dropped[units];
-            take_dropped(dropped);
+            u32 kept[units];
+            take_kept(kept, kv);
 #pragma unroll
             for (int unit = 0; unit < units; ++unit) {
 #pragma unroll
                 for (int step = 0; step < 4; ++step) {
 #pragma unroll
                     for (int part = 0; part < 4; ++part) a[unit][step][part] = pack2<dtype>(1.0f, 1.0f);
-                    drop(a[unit][step], dropped[unit], step);
+                    drop(a[unit][step], kept[unit], step);
                 }
             }
             release(k_empty + 8 * kv.slot);

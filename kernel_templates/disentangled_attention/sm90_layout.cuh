@@ -7,9 +7,9 @@
 //   scratch  [warps]: C [16][c_pitch] fp16; also stages the output
 //   T        [t_groups][16][t_pitch] fp16
 //   ends     [2][2][head_dim]: PK and PQ of the slots beyond the band, high end first
-//   bits     [stages][4] u32: kept keys of each tile
+//   bits     [stages][4] u32: kept keys of each tile; [4] u32, for each stage: whether all of them are, as 0 or 1
 //   range    [2][8] int, of this item and the next: first kept key, one past the last, which rows are masked (Hidden), -, these rows [4]
-//   dropped  [stages][units][consumers] u32: patches of dropout.h
+//   kept     [stages][units][consumers] u32: patches of dropout.h, inverted
 //   barriers
 // needs: disentangled_attention/sm90_tiles.cuh, disentangled_attention/params.h, config
 
@@ -18,6 +18,10 @@ constexpr int block_m = 64 * warpgroups;
 // Of the producer: one warp loads, one reads the mask, the others draw which weights are dropped.
 constexpr int draw_warps = dropout ? 3 - int(mask) : 0;
 constexpr int producer_threads = 128;
+// Arrivals for what the loading warp brings: of one lane where bulk copies do all of it, else of every lane that may have
+// written something; the ends of the position tables count for themselves.
+constexpr int load_arrivals = boxes && !packed ? 1 : 32;
+constexpr int end_arrivals = !has_bias ? 0 : aligned ? 1 : 32;
 constexpr int threads = 128 * warpgroups + producer_threads;
 constexpr int units = block_n / 64;              // key groups of a tile whose T is computed at a time
 constexpr int tile_chunks = warpgroups + units;  // distance chunks under one tile
@@ -53,19 +57,20 @@ constexpr int scratch_offset = q_offset + block_m * 2 * head_dim;
 constexpr int t_offset = scratch_offset + spill_bytes + 4 * warpgroups * warp_bytes;
 constexpr int ends_offset = t_offset + (p2c ? spill_bytes : 0) + t_groups * t_group_bytes;
 constexpr int bits_offset = ends_offset + (has_bias ? 8 * head_dim : 0);
-constexpr int range_offset = bits_offset + (mask ? stages * 16 : 0);
+constexpr int plain_offset = bits_offset + stages * 16;
+constexpr int range_offset = bits_offset + (mask ? stages * 16 + 16 : 0);
 constexpr int range_bytes = 32;
-constexpr int dropped_offset = range_offset + (mask ? 2 * range_bytes : 0);
-constexpr int barrier_offset = dropped_offset + (dropout ? stages * units * 4 * 128 * warpgroups : 0);
+constexpr int kept_offset = range_offset + (mask ? 2 * range_bytes : 0);
+constexpr int barrier_offset = kept_offset + (dropout ? stages * units * 4 * 128 * warpgroups : 0);
 
 constexpr int k_full = barrier_offset, k_empty = k_full + 8 * stages, v_full = k_empty + 8 * stages,
               v_empty = v_full + 8 * stages, strip_empty = v_empty + 8 * stages,
               q_full = strip_empty + (has_bias ? 8 * ring : 0), q_empty = q_full + 8, t_full = q_empty + 8,
               t_empty = t_full + (p2c ? 8 * warpgroups : 0), tail_full = t_empty + (p2c ? 8 * warpgroups : 0),
               range_full = tail_full + 8, range_empty = range_full + (mask ? 16 : 0),
-              dropped_full = range_empty + (mask ? 16 : 0),
-              dropped_empty = dropped_full + (dropout ? 8 * stages : 0),
-              shared_end = dropped_empty + (dropout ? 8 * stages : 0);
+              kept_full = range_empty + (mask ? 16 : 0),
+              kept_empty = kept_full + (dropout ? 8 * stages : 0),
+              shared_end = kept_empty + (dropout ? 8 * stages : 0);
 
 static_assert(warpgroups == 1 || warpgroups == 2, "consumer warpgroups");
 static_assert(!(mask && packed), "masks belong to padded batches");

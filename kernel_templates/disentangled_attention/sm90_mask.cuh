@@ -1,5 +1,6 @@
-// What the keep mask says of an item: one warp of the producer reads it ahead, as the answers of device memory come late.
-// needs: sm90_layout.cuh, common/mbarrier.cuh
+// What the keep mask says of an item and its tiles: one warp of the producer reads it ahead, as the answers of device
+// memory come late.
+// needs: sm90_layout.cuh, common/mbarrier.cuh, disentangled_attention/sequence.cuh
 
 // Whether keys first + 32 i are kept, in bit i, by loads in flight together; not beyond the sequence.
 template <int reads>
@@ -65,21 +66,60 @@ __device__ __forceinline__ MaskRange read_range(const unsigned char* memory, u32
     return {range[0], range[1], range[2]};
 }
 
-// The ranges of all items, two at most ahead of their last reader.
-__device__ __forceinline__ void read_masks(const ForwardParams& p, unsigned char* memory, u32 shared, int lane) {
+// The warp that reads the mask: the range of every item, one ahead of the tiles, and the kept keys of every tile.
+struct MaskReader {
+    const ForwardParams& p;
+    unsigned char* memory;
+    u32 shared;
+    int lane;
     MaskSummary summary;
-    u32 turn = 0;  // items so far
-    for (Schedule work(p); work.more(); work.next(), ++turn) {
-        const Item item = locate_item(p, work.item);
+
+    // The keys to attend of the turn-th item, once the readers of the item two before are done.
+    __device__ __forceinline__ MaskRange publish(const Item& item, u32 turn) {
         summary.read(p, item, lane);
-        int first_key = 0, key_count = item.length;
-        const int hidden = summary.classify(item, lane, first_key, key_count);
+        MaskRange range = {0, item.length, hidden_none};
+        range.hidden = summary.classify(item, lane, range.first_key, range.key_count);
         const u32 which = turn & 1;
         barrier_wait_asleep(shared + range_empty + 8 * which, ~(turn >> 1) & 1);
-        int* range = reinterpret_cast<int*>(memory + range_offset + range_bytes * which);
-        if (lane == 0) range[0] = first_key, range[1] = key_count, range[2] = hidden;
-        if (lane < block_m / 32) range[4 + lane] = int(summary.hidden);
-        __syncwarp();
-        if (lane == 0) barrier_arrive(shared + range_full + 8 * which);
+        int* to = reinterpret_cast<int*>(memory + range_offset + range_bytes * which);
+        if (lane == 0) to[0] = range.first_key, to[1] = range.key_count, to[2] = range.hidden;
+        if (lane < block_m / 32) to[4 + lane] = int(summary.hidden);
+        barrier_arrive(shared + range_full + 8 * which);
+        return range;
     }
-}
+
+    // Whether key t * block_n + 32 i + lane is kept, in bit i.
+    __device__ __forceinline__ u32 tile(const Item& item, int t) const {
+        return kept_keys<block_n / 32>(p, item, t * block_n + lane);
+    }
+
+    __device__ __forceinline__ void run() {
+        Schedule work(p);
+        if (!work.more()) return;
+        RingPosition<stages> kv;
+        MaskRange range = publish(locate_item(p, work.item), 0);
+        for (u32 turn = 1; work.more(); work.next(), ++turn) {
+            const Item item = locate_item(p, work.item);
+            const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, range.first_key, range.key_count);
+            u32 kept = tile(item, tiles.begin);
+            if (work.item + work.step < work.end) range = publish(locate_item(p, work.item + work.step), turn);
+            for (int t = tiles.begin; t < tiles.end; ++t) {
+                const u32 next = t + 1 < tiles.end ? tile(item, t + 1) : 0;
+                barrier_wait_asleep(shared + k_empty + 8 * kv.slot, kv.parity ^ 1);
+                u32 all = ~0u;
+#pragma unroll
+                for (int i = 0; i < block_n / 32; ++i) {
+                    const u32 word = __ballot_sync(0xffffffffu, kept >> i & 1);
+                    if (lane == 0) reinterpret_cast<u32*>(memory + bits_offset)[kv.slot * 4 + i] = word;
+                    all &= word;
+                }
+                if (lane == 0) {
+                    reinterpret_cast<u32*>(memory + plain_offset)[kv.slot] = all == ~0u;
+                    barrier_arrive(shared + k_full + 8 * kv.slot);
+                }
+                kept = next;
+                kv.advance();
+            }
+        }
+    }
+};

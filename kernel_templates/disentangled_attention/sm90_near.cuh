@@ -18,11 +18,10 @@ struct NearTiles : FarTiles {
 
     // Scores of a unit to probabilities and these times V, 16 keys at a time, which also keeps the compiler from moving
     // the exponentials away from what should run beside them.
-    template <int used>
     struct Probabilities {
         Softmax& softmax;
         const Rows& rows;
-        const u32 (&dropped)[used];
+        const u32 (&kept)[units];
         Output& o;
         u32 v;
         float scale;
@@ -34,7 +33,7 @@ struct NearTiles : FarTiles {
                 u32 a[4];
                 softmax.exponentials(s, rows, step, scale);
                 pack_probabilities(a, s, step);
-                drop(a, dropped[step / 4], step % 4);
+                drop(a, kept[step / 4], step % 4);
                 wgmma_fence();
                 wgmma<dtype, operand_high, true, true>(o, a, value_operand<block_n>(v, step));
             }
@@ -56,30 +55,30 @@ struct NearTiles : FarTiles {
 
     // An operand of products over distances: this warp's rows of the 64 from row0 on.
     template <int rows>
-    __device__ __forceinline__ void load_pairs(u32 (&a)[dim_steps][4], u32 tile, int row0) const {
-        const Lane lane = here();
-        load_operand<rows, true>(a, tile, row0 + 16 * lane.warp, lane);
+    __device__ __forceinline__ void load_pairs(u32 (&a)[dim_steps][4], const ScoreBuffers& at, u32 tile,
+                                               int row0) const {
+        load_operand<rows>(a, tile + at.pairs + row0 * row_bytes);
     }
 
     // Product `job` of the first `count` into x.
     template <int job, int count>
-    __device__ __forceinline__ void issue_product(float (&x)[32], Operands& operands) const {
+    __device__ __forceinline__ void issue_product(float (&x)[32], Operands& operands, const ScoreBuffers& at) const {
         constexpr Product product = product_of(job);
         constexpr bool fresh =
             job == 0 || product_of(job - 1).of_query != product.of_query || product_of(job - 1).unit != product.unit;
         const int own = warpgroups - 1 - group;  // first chunk under the rows of this warpgroup
         if constexpr (product.of_query) {
             if constexpr (job == 0)
-                load_pairs<block_m>(operands.q, shared + q_offset, 64 * group);
+                load_pairs<block_m>(operands.q, at, shared + q_offset, 64 * group);
             chunk_product(x, operands.q, chunk(own + product.chunk) + pk_offset / 16);
         } else {
             const int unit = shared_t ? group : product.unit;
             if constexpr (fresh)
-                load_pairs<block_n>(operands.k, operands.k_tile, 64 * unit);
+                load_pairs<block_n>(operands.k, at, operands.k_tile, 64 * unit);
             chunk_product(x, operands.k, chunk((shared_t ? 0 : own) + unit + product.chunk) + pq_offset / 16);
         }
         if constexpr (c2p && job + 1 == t_products && count > t_products)  // so that the first product of Q need not wait for it
-            load_pairs<block_m>(operands.q, shared + q_offset, 64 * group);
+            load_pairs<block_m>(operands.q, at, shared + q_offset, 64 * group);
     }
 
     // No work beside the products.
@@ -91,7 +90,7 @@ struct NearTiles : FarTiles {
     };
     // A share of a near tile's probabilities.
     struct Share {
-        Probabilities<units> probabilities;
+        Probabilities probabilities;
         float (&s)[block_n / 2];
 
         template <int job, int count>
@@ -114,17 +113,17 @@ struct NearTiles : FarTiles {
                                                     const ScoreBuffers& at, Work work) const {
         constexpr Product product = product_of(job);
         work.template run<job, count>();
-        if constexpr (early(job + 1, count)) issue_product<job + 1, count>(y, operands);
+        if constexpr (early(job + 1, count)) issue_product<job + 1, count>(y, operands, at);
         if constexpr (p2c && job == 0) await(t_empty + t_barrier(), t_parity ^ 1);
         wgmma_wait<int(early(job + 1, count)) + Work::template groups<job, count>>();
         settle(x);
         ShiftedScores packed;
         packed.pack<product.of_query ? 1 : 0>(x);
-        if constexpr (job + 1 < count && !early(job + 1, count)) issue_product<job + 1, count>(x, operands);
+        if constexpr (job + 1 < count && !early(job + 1, count)) issue_product<job + 1, count>(x, operands, at);
         if constexpr (product.of_query) {
-            store_c(packed, at, here(), product.chunk);
+            store_c(packed, at, product.chunk);
         } else {
-            store_t(packed, at, here(), product.unit, product.chunk);
+            store_t(packed, at, product.unit, product.chunk);
         }
         if constexpr (job + 1 == t_products) release(t_full + t_barrier());
         if constexpr (early(job + 1, count)) {
@@ -141,37 +140,29 @@ struct NearTiles : FarTiles {
         float x[32], y[32];
         Operands operands;
         operands.k_tile = k_tile(k_slot);
-        issue_product<0, count>(x, operands);
+        issue_product<0, count>(x, operands, at);
         finish_products<0, count>(x, y, operands, at, work);
         if constexpr (!resident) release_chunks(units);
     }
 
-    // Products of a tile of which `used` units of keys are in range: the last chunk of Q serves the last unit alone.
-    static __device__ constexpr int products_of(int used) { return products - (c2p ? units - used : 0); }
-
-    // Whether a last tile with one unit in range is worked on as such. The code for it slows the other tiles down, and
-    // with dropout registers are too short for it.
-    static constexpr bool halves = half_tail && units == 2 && !dropout;
-
-    // One near tile, whose position scores lie in the buffers; `used` units of its keys are in range. Those of the next
-    // tile, if any, with `next` units in range, are made under its exponentials.
-    // `keys_left`: of the sequence from the tile's first.
-    template <int used, int next>
+    // One near tile, whose position scores lie in the buffers. Those of the next tile, unless this is the last one, are
+    // made under its exponentials. `keys_left`: of the sequence from the tile's first.
+    template <bool last>
     __device__ __forceinline__ void near_tile(Output& o, Rows& rows, const ScoreBuffers& at, int keys_left, bool first,
                                               bool last_phase) {
-        constexpr bool last = next == 0;
-        float s[32 * used];
+        float s[32 * units];
         const RingPosition<stages> behind = kv.behind(), ahead = kv.ahead(1);
         const bool k_ready = last || test(k_full + 8 * ahead.slot, ahead.parity);
         const bool v_ready = test(v_full + 8 * kv.slot, kv.parity);
+        const bool hiding = mask ? plain_word(kv, keys_left) == 0 : last && keys_left < block_n;
         if constexpr (p2c) await(t_full + t_barrier(), t_parity);
         __syncwarp();
-        if constexpr (used == 2) {  // all loads come first: their latency would show
+        if constexpr (units == 2) {  // all loads come first: their latency would show
             const UnitScores first_unit(at, 0), second(at, 1);
             first_unit.add_up(part<32>(s, 0));
             add_scores(part<32>(s, 0), kv.slot, 0);
-            second.add_up(part<32>(s, used - 1));
-            add_scores(part<32>(s, used - 1), kv.slot, 1);
+            second.add_up(part<32>(s, units - 1));
+            add_scores(part<32>(s, units - 1), kv.slot, 1);
         } else {
             UnitScores(at, 0).add_up(part<32>(s, 0));
             add_scores(part<32>(s, 0), kv.slot, 0);
@@ -181,100 +172,49 @@ struct NearTiles : FarTiles {
             t_parity ^= 1;
         }
         __syncwarp();  // the warp's rows of C are read
-        u32 dropped[used];
-        take_dropped(dropped);
+        u32 kept[units];
+        take_kept(kept, kv);
         wgmma_wait<0>();
         settle(s);
         settle(o);
         if (!first) release(v_empty + 8 * behind.slot);
         if (last && last_phase) release(q_empty);
-        if constexpr (mask || last) hide_units(s, kv.slot, keys_left);
-        release(k_empty + 8 * kv.slot);
+        if constexpr (!mask) release(k_empty + 8 * kv.slot);
+        float most[2];
+        Softmax::near_maxima<mask || last>(most, s, rows, hiding, [&] { hide_units(s, kv.slot, 0, keys_left); });
+        if constexpr (mask) release(k_empty + 8 * kv.slot);  // which keeps the keys' bits, too
         Softmax softmax;
-        softmax.begin<true>(s, rows, p.scale_log2);
+        softmax.begin<true>(most, rows, p.scale_log2);
         if (softmax.moved(rows)) rescale(o, softmax.ratio);
         await(v_ready, v_full + 8 * kv.slot, kv.parity);
-        const Probabilities<used> probabilities{softmax, rows, dropped, o, operand(v_offset, kv.slot, tile_bytes),
-                                                p.scale_log2};
+        const Probabilities probabilities{softmax, rows, kept, o, operand(v_offset, kv.slot, tile_bytes), p.scale_log2};
         if constexpr (last) {
-            probabilities.steps(s, 0, 4 * used);
+            probabilities.steps(s, 0, 4 * units);
         } else {
             await(k_ready, k_full + 8 * ahead.slot, ahead.parity);
-            position_scores<products_of(next)>(at, ahead.slot, Share{probabilities, s});
+            position_scores<products>(at, ahead.slot, Share{probabilities, s});
         }
         softmax.finish(rows);
         kv.advance();
     }
 
-    // Tiles begin .. end - 1; keys at or beyond `keys` are masked for all rows.
-    __device__ __forceinline__ void near_tiles(Output& o, Rows& rows, int begin, int end, int keys, int length,
+    // Tiles begin .. end - 1.
+    __device__ __forceinline__ void near_tiles(Output& o, Rows& rows, int begin, int end, int length,
                                                bool last_phase) {
         const ScoreBuffers at(shared, group, here());
-        const bool half = halves && keys - (end - 1) * block_n <= 64;  // the last tile
-        int left = end - begin, keys_left = length - begin * block_n;
+        int keys_left = length - begin * block_n;
         bool first = true;
         await(k_full + 8 * kv.slot, kv.parity);
-        if (half && left == 1) {
-            if constexpr (halves) position_scores<products_of(1)>(at, kv.slot, NoWork());
-        } else {
-            position_scores<products>(at, kv.slot, NoWork());
+        position_scores<products>(at, kv.slot, NoWork());
 #pragma unroll 1
-            for (; left > 1 + half; --left) {
-                near_tile<units, units>(o, rows, at, keys_left, first, false);
-                keys_left -= block_n, first = false;
-            }
-            if constexpr (halves) {
-                if (half) {
-                    near_tile<units, 1>(o, rows, at, keys_left, first, false);
-                    keys_left -= block_n, first = false;
-                }
-            }
+        for (int left = end - begin; left > 1; --left) {
+            near_tile<false>(o, rows, at, keys_left, first, false);
+            keys_left -= block_n, first = false;
         }
         if constexpr (!resident) release_chunks(warpgroups);
-        if constexpr (halves) {  // P.V is waited for in both branches, which then join with O at rest
-            if (half) {
-                near_tile<1, 0>(o, rows, at, keys_left, first, last_phase);
-                wgmma_wait<0>();
-                settle(o);
-            } else {
-                near_tile<units, 0>(o, rows, at, keys_left, first, last_phase);
-                wgmma_wait<0>();
-                settle(o);
-            }
-        } else {
-            near_tile<units, 0>(o, rows, at, keys_left, first, last_phase);
-            wgmma_wait<0>();
-            settle(o);
-        }
+        near_tile<true>(o, rows, at, keys_left, first, last_phase);
+        wgmma_wait<0>();
+        settle(o);
         release(v_empty + 8 * kv.behind().slot);
-    }
-
-    // What the other warpgroup and the producer need of one without rows: its share of T, and its arrivals.
-    __device__ __forceinline__ void idle_tiles(const KeyTiles& tiles) {
-        const ScoreBuffers at(shared, group, here());
-        release(q_empty);
-#pragma unroll 1
-        for (int t = tiles.begin; t < tiles.end; ++t) {
-            const bool near = has_bias && t >= tiles.near_begin && t < tiles.near_end;
-            await(k_full + 8 * kv.slot, kv.parity);
-            if constexpr (shared_t) {
-                if (near) {
-                    position_scores<t_products>(at, kv.slot, NoWork());
-                    await(t_full + t_barrier(), t_parity);
-                    release(t_empty + t_barrier());
-                    t_parity ^= 1;
-                }
-            } else if constexpr (has_bias && !resident) {
-                if (near) release_chunks(units);
-            }
-            if constexpr (has_bias && !resident)
-                if (near && t == tiles.near_end - 1) release_chunks(warpgroups);
-            release(k_empty + 8 * kv.slot);
-            u32 dropped[units];
-            take_dropped(dropped);
-            await(v_full + 8 * kv.slot, kv.parity);
-            release(v_empty + 8 * kv.slot);
-            kv.advance();
-        }
     }
 };

@@ -22,11 +22,15 @@ __device__ constexpr Product product_of(int job) {
 struct ScoreBuffers {
     u32 c_store, t_store;  // row 2g of this thread's warp, column 16 * (warp + c)
     u32 c_read, t_read;    // this thread's ldmatrix rows
+    int place;             // warp + c: which 16 columns of a chunk are this thread's
+    u32 pairs;             // where a tile's ldmatrix rows of this thread are, in paired order, from the tile's first row on
 
     __device__ __forceinline__ ScoreBuffers(u32 shared, int group, const Lane& lane) {
         const u32 c0 = shared + scratch_offset + spill_bytes + (4 * group + lane.warp) * warp_bytes;
         const u32 t0 = shared + t_offset + spill_bytes + (shared_t ? 0 : 4 * units * group * t_group_bytes);
         const int column = 16 * (lane.warp + lane.c) + 2 * lane.g;
+        place = lane.warp + lane.c;
+        pairs = operand_place<true>(16 * lane.warp, lane);
         c_store = c0 + 2 * lane.g * c_pitch + 2 * column;
         t_store = t0 + (lane.warp + (shared_t ? 4 * group : 0)) * t_group_bytes + 2 * lane.g * t_pitch + 2 * column;
         c_read = c0 + (lane.lane & 15) * c_pitch + 16 * (lane.lane >> 4);
@@ -36,17 +40,14 @@ struct ScoreBuffers {
 };
 
 // Chunk `number` of C, 0 .. units, in order of keys: column = row + x + 64 * number - 63.
-__device__ __forceinline__ void store_c(const ShiftedScores& x, const ScoreBuffers& at, const Lane& lane, int number) {
-    const int sum = lane.warp + lane.c;
-    const bool active = number == 0 ? sum >= 3 : number == units ? sum <= 3 : true;
+__device__ __forceinline__ void store_c(const ShiftedScores& x, const ScoreBuffers& at, int number) {
+    const bool active = number == 0 ? at.place >= 3 : number == units ? at.place <= 3 : true;
     x.store<1, c_pitch>(at.c_store + 2 * (64 * number - 63), active);
 }
 
 // Chunk `number` of a unit of T, 0 .. t_chunks - 1, in order of keys: column = row + x + 64 * (t_chunks - 2 - number).
-__device__ __forceinline__ void store_t(const ShiftedScores& x, const ScoreBuffers& at, const Lane& lane, int unit,
-                                        int number) {
-    const int sum = lane.warp + lane.c;
-    const bool active = number == 0 ? sum <= 3 : number == t_chunks - 1 ? sum >= 3 : true;
+__device__ __forceinline__ void store_t(const ShiftedScores& x, const ScoreBuffers& at, int unit, int number) {
+    const bool active = number == 0 ? at.place <= 3 : number == t_chunks - 1 ? at.place >= 3 : true;
     x.store<0, t_pitch>(at.t_store + (shared_t ? 0 : 4 * unit * t_group_bytes) + 128 * (t_chunks - 2 - number), active);
 }
 
@@ -67,12 +68,16 @@ struct UnitScores {
         for (int x = 0; x < 4; ++x)
 #pragma unroll
             for (int part = 0; part < 4; ++part) {
-                u32 sum = c2p ? c[x][part] : t[x][part];
-                if constexpr (c2p && p2c)
-                    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(c[x][part]), "r"(t[x][part]));
                 const int first = (2 * x + (part >> 1)) * 4 + 2 * (part & 1);
+                u32 sum = c2p ? c[x][part] : t[x][part];
+                if constexpr (c2p && p2c && dtype == dtype_bf16)  // whose probabilities hide the rounding
+                    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(c[x][part]), "r"(t[x][part]));
                 s[first] = half_to_float(sum);
                 s[first + 1] = half_to_float(sum >> 16);
+                if constexpr (c2p && p2c && dtype == dtype_f16) {
+                    s[first] += half_to_float(t[x][part]);
+                    s[first + 1] += half_to_float(t[x][part] >> 16);
+                }
             }
     }
 };

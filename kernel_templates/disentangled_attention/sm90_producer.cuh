@@ -21,9 +21,9 @@ __device__ __forceinline__ void copy_chunk(u32 to, const u16* from, bool valid) 
     }
 }
 
-// Signals what the warp copied, by one arrival, after a fence: wgmma reads through another proxy. So the warp must come
-// back when its copies have landed; it does once it has issued the next ones, or before it would wait for anything
-// else.
+// Signals what the warp copied, by an arrival of every lane, after a fence: wgmma reads through another proxy. So the
+// warp must come back when its copies have landed; it does once it has issued the next ones, or before it would wait for
+// anything else.
 class Signals {
   public:
     // The copies issued since the last call belong to `barrier`.
@@ -48,8 +48,7 @@ class Signals {
     __device__ __forceinline__ void arrive() const {
         copy_async_wait<younger>();
         async_proxy_fence();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(pending);
+        barrier_arrive(pending);
     }
 
     u32 pending = 0;
@@ -128,8 +127,13 @@ struct Loader {
                item.head * head;
     }
 
-    // Rows of the sequence from `first` to a tile, with one arrival at the barrier; `exact`: those beyond the sequence
-    // must be zeros.
+    // The warp's arrivals for what it does not load.
+    __device__ __forceinline__ void skip(u32 barrier) const {
+        if (lane < load_arrivals) barrier_arrive(barrier);
+    }
+
+    // Rows of the sequence from `first` to a tile, with the warp's arrivals at the barrier; `exact`: those beyond the
+    // sequence must be zeros.
     template <int rows, bool exact>
     __device__ __forceinline__ void load(u32 to, const TensorRows& from, const Item& item, int first, u32 barrier) {
         const int left = item.length - first;
@@ -149,6 +153,8 @@ struct Loader {
                          TensorRows::map_row(item, first) + box * box_rows, item.head, TensorRows::map_batch(item),
                          full);
             }
+        } else if (!clear) {
+            skip(barrier);
         }
         if (clear) {
             barrier_wait(shared + tail_full, tail_parity);
@@ -157,8 +163,7 @@ struct Loader {
                 for (int i = left * panel_chunks + lane; i < rows * panel_chunks; i += 32)
                     store_shared16(to + panel * rows * row_bytes + 16 * i, {0, 0, 0, 0});
             async_proxy_fence();
-            __syncwarp();
-            if (lane == 0) barrier_arrive(barrier);
+            skip(barrier);
         }
     }
 
@@ -205,8 +210,7 @@ struct Loader {
                 copy_chunk(to + lane * 16, from + lane * 8, true);
             }
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(shared + q_full);
+        if (lane < end_arrivals) barrier_arrive(shared + q_full);
     }
 
     __device__ __forceinline__ void run() {
@@ -225,28 +229,19 @@ struct Loader {
                 signals.wait(shared + range_full + 8 * which, turn >> 1 & 1);
                 const MaskRange range = read_range(memory, which);
                 first_key = range.first_key, key_count = range.key_count, hidden = range.hidden;
-                __syncwarp();
-                if (lane == 0) barrier_arrive(shared + range_empty + 8 * which);
+                barrier_arrive(shared + range_empty + 8 * which);
             }
             const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, first_key, key_count);
             for (int t = tiles.begin; t < tiles.end; ++t) {
                 // What follows from these must not stay in registers, which the consumers need.
                 asm volatile("" : "+r"(shared), "+r"(item.head), "+r"(item.batch), "+r"(item.row0), "+r"(item.first));
                 const u32 full = shared + k_full + 8 * kv.slot;
-                u32 kept = 0;  // bit i: key 32 i + lane of the tile
-                if constexpr (mask) kept = kept_keys<block_n / 32>(p, item, t * block_n + lane);
                 signals.wait(shared + k_empty + 8 * kv.slot, kv.parity ^ 1);
-                if constexpr (mask)
-#pragma unroll
-                    for (int i = 0; i < block_n / 32; ++i) {
-                        const u32 word = __ballot_sync(0xffffffffu, kept >> i & 1);
-                        if (lane == 0) reinterpret_cast<u32*>(memory + bits_offset)[kv.slot * 4 + i] = word;
-                    }
                 if (hidden != hidden_all) {
                     load<block_n, false>(shared + k_offset + kv.slot * tile_bytes, key(item), item, t * block_n, full);
                 } else {  // V is all that is needed
                     signals.flush();  // for what follows waits without Signals
-                    if (lane == 0) barrier_arrive(full);
+                    skip(full);
                 }
                 if (has_bias && lane == 0) load_chunks(tiles, t, item, resident || hidden != hidden_all);
                 __syncwarp();
@@ -254,8 +249,8 @@ struct Loader {
                     signals.wait(shared + q_empty, ~turn & 1);
                     if (hidden != hidden_all)
                         load<block_m, false>(shared + q_offset, query(item), item, item.row0, shared + q_full);
-                    else if (lane == 0)
-                        barrier_arrive(shared + q_full);
+                    else
+                        skip(shared + q_full);
                     if constexpr (has_bias) load_ends(end_slots, item);
                 }
                 signals.wait(shared + v_empty + 8 * kv.slot, kv.parity ^ 1);
@@ -283,7 +278,7 @@ struct Loader {
 };
 
 // One of the warps that draw, in turn, the patches of dropout.h that a warp of the consumers needs of a tile, one for
-// each thread and unit. Those of both units run side by side: one alone is a chain of slow instructions.
+// each thread and unit.
 __device__ __forceinline__ void draw_patches(const ForwardParams& p, unsigned char* memory, u32 shared, int warp,
                                              int lane) {
     constexpr int draws = 4 * warpgroups;
@@ -299,28 +294,28 @@ __device__ __forceinline__ void draw_patches(const ForwardParams& p, unsigned ch
             barrier_wait_asleep(shared + range_full + 8 * which, turn >> 1 & 1);
             const MaskRange range = read_range(memory, which);
             first_key = range.first_key, key_count = range.key_count;
-            __syncwarp();
-            if (lane == 0) barrier_arrive(shared + range_empty + 8 * which);
+            barrier_arrive(shared + range_empty + 8 * which);
             ++turn;
         }
         const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, first_key, key_count);
         for (int t = tiles.begin; t < tiles.end; ++t) {
-            barrier_wait_asleep(shared + dropped_empty + 8 * kv.slot, kv.parity ^ 1);
-            u32* words = reinterpret_cast<u32*>(memory + dropped_offset) + kv.slot * (32 * draws * units);
+            barrier_wait_asleep(shared + kept_empty + 8 * kv.slot, kv.parity ^ 1);
+            u32* words = reinterpret_cast<u32*>(memory + kept_offset) + kv.slot * (32 * draws * units);
 #pragma unroll 1
             for (; draw < draws; draw += draw_warps) {
-                u32 patches[units];
-#pragma unroll
-                for (int unit = 0; unit < units; ++unit)
-                    patches[unit] =
-                        dropped_patch(p.dropout, u32(item.batch * p.heads + item.head),
-                                      (item.row0 / 16 + draw) * 8 + lane / 4, (t * units + unit) * 4 + lane % 4);
-#pragma unroll
-                for (int unit = 0; unit < units; ++unit) words[32 * (draws * unit + draw) + lane] = patches[unit];
+                const u32 batch_head = u32(item.batch * p.heads + item.head);
+                const int row_group = (item.row0 / 16 + draw) * 8 + lane / 4, column_group = t * units * 4 + lane % 4;
+                if constexpr (units == 2) {
+                    u32 even, odd;
+                    dropped_patches<PhiloxFp64>(p.dropout, batch_head, row_group, column_group, even, odd);
+                    words[32 * draw + lane] = ~even;
+                    words[32 * (draws + draw) + lane] = ~odd;
+                } else {
+                    words[32 * draw + lane] = ~dropped_patch(p.dropout, batch_head, row_group, column_group);
+                }
             }
             draw -= draws;
-            __syncwarp();
-            if (lane == 0) barrier_arrive(shared + dropped_full + 8 * kv.slot);
+            barrier_arrive(shared + kept_full + 8 * kv.slot);
             kv.advance();
         }
     }
@@ -332,7 +327,7 @@ __device__ __forceinline__ void produce(const ForwardParams& p, const ForwardMap
     if (warp == 0) {
         Loader{p, maps, memory, shared, lane}.run();
     } else if (mask && warp == 1) {
-        read_masks(p, memory, shared, lane);
+        MaskReader{p, memory, shared, lane, {}}.run();
     } else if constexpr (dropout) {
         draw_patches(p, memory, shared, warp - 1 - int(mask), lane);
     }

@@ -13,11 +13,17 @@ struct Lane {
     }
 };
 
-// A operands of 16 rows of a tile, in order or (paired) rows 2g, 2g + 1 in the halves of a thread.
-template <int rows, bool paired>
-__device__ __forceinline__ void load_operand(u32 (&a)[dim_steps][4], u32 tile, int row0, const Lane& lane) {
+// Where this thread's row of the 16 from row0 on is in a tile, for load_operand: rows in order, or (in_pairs) rows 2g,
+// 2g + 1 in the halves of a thread.
+template <bool in_pairs>
+__device__ __forceinline__ u32 operand_place(int row0, const Lane& lane) {
     const int half = lane.lane >> 3 & 1, row = lane.lane & 7;
-    u32 first = chunk_address<rows>(tile, row0 + (paired ? 2 * row + half : row + 8 * half), lane.lane >> 4);
+    return chunk_address<64>(0, row0 + (in_pairs ? 2 * row + half : row + 8 * half), lane.lane >> 4);
+}
+
+// A operands of 16 rows of a tile of `rows` rows.
+template <int rows>
+__device__ __forceinline__ void load_operand(u32 (&a)[dim_steps][4], u32 first) {
     asm volatile("" : "+r"(first));  // the steps' addresses must not stay in registers
 #pragma unroll
     for (int step = 0; step < dim_steps; ++step) {
@@ -26,7 +32,12 @@ __device__ __forceinline__ void load_operand(u32 (&a)[dim_steps][4], u32 tile, i
     }
 }
 
-// Large scores saturate; the sum of two may still be infinite (Softmax).
+template <int rows, bool in_pairs>
+__device__ __forceinline__ void load_operand(u32 (&a)[dim_steps][4], u32 tile, int row0, const Lane& lane) {
+    load_operand<rows>(a, tile + operand_place<in_pairs>(row0, lane));
+}
+
+// Large scores saturate; the fp16 sum of two may still be infinite (Softmax).
 __device__ __forceinline__ u32 pack_score(float low, float high) {
     u32 packed;
     asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));

@@ -14,9 +14,10 @@ struct Rows {
 
 // Keys of a unit that kept rows attend; bit = key. `keys_left`: keys in range, from the unit's first.
 struct KeyBits {
-    u32 keep[2];
-    bool all;
+    u32 keep[2] = {~0u, ~0u};
+    bool all = true;
 
+    KeyBits() = default;
     __device__ __forceinline__ KeyBits(u32 shared, int stage, int unit, int keys_left) {
         all = keys_left >= 64;
 #pragma unroll
@@ -72,21 +73,30 @@ struct Softmax {
         }
     }
 
-    // Moves the maximum when scores exceed it by much. In near tiles there is no row constant, and scores may be
-    // infinite, as sums of saturated ones.
-    template <bool near, int count>
-    __device__ __forceinline__ void begin(float (&s)[count], Rows& rows, float scale) {
-        float most[2];
+    // Of a near tile, whose scores may be infinite where two saturated ones were added in fp16 (bf16 tensors), and whose
+    // masked rows may hold anything, which no factor of 0 must meet. `hide` masks keys, where `hiding` says so.
+    template <bool may_hide, int count, class Hide>
+    static __device__ __forceinline__ void near_maxima(float (&most)[2], float (&s)[count], const Rows& rows,
+                                                       bool hiding, Hide hide) {
+        constexpr bool sums = c2p && p2c && dtype == dtype_bf16;
         maxima(most, s);
-        if constexpr (near && (mask || (c2p && p2c))) {
-            // Masked rows may hold anything, which no factor of 0 must meet.
-            if (__any_sync(0xffffffffu, fmaxf(most[0], most[1]) > largest_score || rows.masked(0) || rows.masked(1))) {
+        if constexpr (may_hide || mask || sums) {
+            const bool seldom = hiding || (mask && (rows.masked(0) || rows.masked(1))) ||
+                                (sums && fmaxf(most[0], most[1]) > largest_score);
+            if (__any_sync(0xffffffffu, seldom)) [[unlikely]] {
+                if constexpr (may_hide) hide();
 #pragma unroll
                 for (int i = 0; i < count; ++i)
                     s[i] = rows.masked(i >> 1 & 1) ? 0.0f : min_or_nan(s[i], largest_score);
                 maxima(most, s);
             }
         }
+    }
+
+    // Moves the maximum where scores, of which `most` are the largest, exceed it by much. In near tiles there is no row
+    // constant.
+    template <bool near>
+    __device__ __forceinline__ void begin(const float (&most)[2], Rows& rows, float scale) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float all = fmaxf(most[half], __shfl_xor_sync(0xffffffffu, most[half], 1));

@@ -33,18 +33,18 @@ struct Warpgroup {
         return Lane(number);
     }
 
-    // The dropped weights of this thread in the tile at work, a word for each unit; bits as in dropout.h.
+    // The kept weights of this thread in a tile, a word for each unit; bits as in dropout.h.
     template <int count>
-    __device__ __forceinline__ void take_dropped(u32 (&words)[count]) const {
+    __device__ __forceinline__ void take_kept(u32 (&words)[count], const RingPosition<stages>& tile) const {
         if constexpr (dropout) {
             int number = thread;
             asm volatile("" : "+r"(number));
-            const u32 first = shared + dropped_offset + 4 * number;
-            await(dropped_full + 8 * kv.slot, kv.parity);
+            const u32 first = shared + kept_offset + 4 * number;
+            await(kept_full + 8 * tile.slot, tile.parity);
 #pragma unroll
             for (int unit = 0; unit < count; ++unit)
-                words[unit] = load_word(first + 4 * (kv.slot * units + unit) * (128 * warpgroups));
-            release(dropped_empty + 8 * kv.slot);
+                words[unit] = load_word(first + 4 * (tile.slot * units + unit) * (128 * warpgroups));
+            release(kept_empty + 8 * tile.slot);
         }
     }
     __device__ __forceinline__ u32 k_tile(int slot) const { return shared + k_offset + slot * tile_bytes; }
@@ -65,13 +65,13 @@ struct Warpgroup {
     // Offset among t_full and t_empty.
     __device__ __forceinline__ u32 t_barrier() const { return shared_t ? 0 : 8 * group; }
 
-    // Masks the scores of a tile's first units.
+    // Masks the scores of a tile's units from `first` on; `keys_left`: from the first of their keys.
     template <int count>
-    __device__ __forceinline__ void hide_units(float (&s)[count], int slot, int keys_left) const {
+    __device__ __forceinline__ void hide_units(float (&s)[count], int slot, int first, int keys_left) const {
         if (!mask && keys_left >= 2 * count) return;
 #pragma unroll
         for (int unit = 0; unit < count / 32; ++unit) {
-            const KeyBits bits(shared, slot, unit, keys_left - 64 * unit);
+            const KeyBits bits(shared, slot, first + unit, keys_left - 64 * unit);
             if (!bits.all) apply_mask(part<32>(s, unit), bits, here().c);
         }
     }

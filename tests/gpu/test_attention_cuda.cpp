@@ -1,6 +1,7 @@
 #include "../ops/random_problems.h"
 #include "catch.h"
 #include "tier.h"
+#include "workload.h"
 
 using namespace turbotune;
 using namespace turbotune::testing;
@@ -105,10 +106,31 @@ TEST_CASE("large activations stay finite in every tier", "[gpu][attention][field
     for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_large_activations(suite, dtype); });
 }
 
-TEST_CASE("every tier follows scores that grow along the keys", "[gpu][attention]") {
-    for_every_tier([](AttentionSuite& suite, ElementType dtype) {
-        for (int head_dim : {32, 64, 128}) check_growing_scores(suite, head_dim, dtype);
-    });
+TEST_CASE("every tier follows scores that grow along the keys, head_dim 32", "[gpu][attention]") {
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_growing_scores(suite, 32, dtype); });
+}
+TEST_CASE("every tier follows scores that grow along the keys, head_dim 64", "[gpu][attention]") {
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_growing_scores(suite, 64, dtype); });
+}
+TEST_CASE("every tier follows scores that grow along the keys, head_dim 128", "[gpu][attention]") {
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_growing_scores(suite, 128, dtype); });
+}
+
+TEST_CASE("a query that is not a number spoils its own row alone in every tier", "[gpu][attention]") {
+    for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_lone_nan(suite, 64, dtype); });
+}
+
+TEST_CASE("every sm90 candidate gets past hidden sequences whose keys are loaded row by row", "[gpu][attention]") {
+    for (const TierTypes& tier : tiers()) {
+        if (std::string(tier.tier) != "sm90") continue;
+        AttentionSuite suite("0", "sm90");
+        const da::Problem problem = random_problem(64, 64, DType::bf16, true);
+        const DeviceInfo& device = suite.runtime().device().info();
+        for (const Config& config : da::find_tier("sm90").candidates(da::workload_of(problem), device)) {
+            INFO(config.to_string());
+            check_hidden_batches(suite, 64, DType::bf16, config);
+        }
+    }
 }
 
 TEST_CASE("every candidate of a tier agrees with float64, not only the first", "[gpu][attention][long]") {

@@ -1,6 +1,8 @@
 // Random problems against the float64 reference: odd lengths, every mask, every combination of terms.
 #pragma once
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -227,22 +229,82 @@ inline void check_large_activations(AttentionSuite& suite, ElementType dtype) {
     CHECK(finite);
 }
 
-// Keys that grow along the sequence, so that each row's largest score moves on and on.
+// Makes the keys grow along each sequence, so that a row's largest score moves on and on.
+inline void grow_keys(const da::Problem& problem, const std::vector<int>& lengths, TestCase& data) {
+    HostTensor& k = data.inputs.at("k");
+    const std::int64_t row = std::int64_t{problem.heads} * problem.head_dim;
+    std::int64_t at = 0;
+    for (int length : lengths)
+        for (int i = 0; i < length; ++i)
+            for (std::int64_t n = 0; n < row; ++n, ++at) k.set(at, k.at(at) * (0.1 + 6.0 * i / length));
+    data.expected = da::forward_reference(problem, data.inputs, da::kCaseDropoutSeed, da::kCaseDropoutOffset);
+}
+
+// With far tiles on both sides: padded, padded with a mask, packed, and with dropout where the tier has it.
 inline void check_growing_scores(AttentionSuite& suite, int head_dim, ElementType dtype) {
-    for (int length : {300, 900}) {
-        da::Problem problem = random_problem(length, head_dim, dtype, false);
-        problem.position_buckets = 32;  // far tiles on both sides
-        problem.max_relative_positions = 64;
-        TestCase data = da::make_case(problem, da::MaskPattern::none, {}, 6, false);
-        HostTensor& k = data.inputs.at("k");
-        const std::int64_t row = std::int64_t{problem.heads} * head_dim;
-        for (std::int64_t i = 0; i < k.size(); ++i) {
-            const double place = static_cast<double>(i / row % length) / length;
-            k.set(i, k.at(i) * (0.1 + 6 * place));
+    for (int length : {300, 900})
+        for (const char* form : {"padded", "masked", "packed", "dropout"}) {
+            const std::string what = form;
+            da::Problem problem = random_problem(length, head_dim, dtype, what == "masked");
+            problem.position_buckets = 32;
+            problem.max_relative_positions = 64;
+            std::vector<int> lengths(static_cast<std::size_t>(problem.batch), length);
+            if (what == "packed") {
+                lengths = {70, length, 140};
+                problem.layout = da::Layout::packed;
+                problem.batch = 3;
+                problem.tokens = length + 210;
+            }
+            if (what == "dropout") problem.pass = da::Pass::training_forward, problem.dropout = 0.1f;
+            const da::MaskPattern pattern = problem.mask ? da::MaskPattern::holes : da::MaskPattern::none;
+            TestCase data = da::make_case(problem, pattern, what == "packed" ? lengths : std::vector<int>{}, 6, false);
+            grow_keys(problem, lengths, data);
+            INFO(form << ", length " << length);
+            CHECK(suite.error_of(problem, data) <= da::tolerance_of(problem));
         }
-        data.expected = da::forward_reference(problem, data.inputs, 0, 0);
+}
+
+// Rows that cannot be loaded as boxes, all hidden in some of the batch, more than a device takes at once: a block of
+// the grid meets several heads, and hidden rows after kept ones.
+inline void check_hidden_batches(AttentionSuite& suite, int head_dim, ElementType dtype, const Config& config) {
+    da::Problem problem = random_problem(64, head_dim, dtype, true);
+    problem.batch = 31;
+    problem.heads = 6;
+    TestCase data = da::make_case(problem, da::MaskPattern::holes, {}, 14, false);
+    auto* keep = reinterpret_cast<std::uint8_t*>(data.inputs.at("mask").data.data());
+    for (int b = 0; b < problem.batch; ++b)
+        if (b % 3 != 0) std::fill_n(keep + b * problem.length, problem.length, std::uint8_t{0});
+    // One sequence of keys and values for the whole batch.
+    const std::size_t bytes = data.inputs.at("k").data.size() / 31;
+    for (const char* name : {"k", "v"}) {
+        HostTensor& tensor = data.inputs.at(name);
+        for (std::size_t b = 1; b < 31; ++b) std::memcpy(&tensor.data[b * bytes], &tensor.data[0], bytes);
+    }
+    const NamedTensors expected = da::forward_reference(problem, data.inputs, 0, 0);
+    problem.k = problem.v = {0, std::int64_t{problem.heads} * head_dim, head_dim};
+    data.problem = problem.to_fields();
+    const NamedTensors outputs = run_case(suite.runtime(), da::operation(), data, &config);
+    CHECK(largest_error(outputs.at("out"), expected.at("out")) <= da::tolerance_of(problem));
+}
+
+// A query that is not a number spoils its own row alone, in the tiles of hidden rows too, whose scores are set to zero.
+inline void check_lone_nan(AttentionSuite& suite, int head_dim, ElementType dtype) {
+    for (int length : {100, 500}) {
+        da::Problem problem = random_problem(length, head_dim, dtype, true);
+        problem.position_buckets = 16;
+        problem.max_relative_positions = 32;
+        TestCase data = da::make_case(problem, da::MaskPattern::alternating, {}, 15, false);
+        const std::int64_t row = std::int64_t{problem.heads} * head_dim;
+        data.inputs.at("q").set(row, std::numeric_limits<double>::quiet_NaN());  // row 1, which is kept, of head 0
+        const HostTensor out = suite.outputs_of(data).at("out");
+        std::int64_t kept = 0, spoilt = 0;
+        for (std::int64_t i = 0; i < out.size(); ++i) {
+            const bool own = i / row == 1 && i % row < head_dim;
+            (own ? kept : spoilt) += own != std::isnan(out.at(i));
+        }
         INFO("length " << length);
-        CHECK(suite.error_of(problem, data) <= da::tolerance_of(problem));
+        CHECK(kept == 0);    // elements of the row that are numbers
+        CHECK(spoilt == 0);  // elements of others that are not
     }
 }
 

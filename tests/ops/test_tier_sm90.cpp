@@ -104,8 +104,8 @@ TEST_CASE("resident distance chunks are offered for sequences of one tile only",
         CHECK(config.integer("resident") == 0);
 }
 
-TEST_CASE("the sm90 tier launches the expansion first, and no more blocks than multiprocessors", "[tiers]") {
-    Problem problem = sample(129);
+TEST_CASE("the sm90 tier launches the expansion first, and no more blocks than fit at once", "[tiers]") {
+    Problem problem = sample(200);
     const Config config = first_config(problem);
     std::vector<KernelLaunch> launches = sm90_tier().launches(problem, config, hopper());
     REQUIRE(launches.size() == 2);
@@ -154,13 +154,47 @@ TEST_CASE("the sm90 kernel loads boxes of tensor maps where strides allow", "[ti
     CHECK_FALSE(boxes(problem));
 }
 
-TEST_CASE("sequences of half a tile get the sm90 kernel that skips the other half first", "[tiers]") {
-    for (auto [length, half] : {std::pair{17, true}, {64, true}, {65, false}, {300, false}, {8192, false}}) {
+TEST_CASE("lengths that leave half of a block of 128 rows empty get small sm90 blocks, two for each multiprocessor",
+          "[tiers]") {
+    for (auto [length, small] : {std::pair{17, true},
+                                 {64, true},
+                                 {65, false},
+                                 {128, false},
+                                 {129, true},
+                                 {192, true},
+                                 {193, false},
+                                 {257, false},
+                                 {8192, false}}) {
         INFO("length " << length);
-        const Problem problem = sample(length);
-        const std::vector<KernelLaunch> launches = sm90_tier().launches(problem, first_config(problem), hopper());
-        CHECK_FALSE(launches.at(0).spec.parameters.boolean("half_tail"));  // the expansion is the same for all
-        CHECK(launches.at(1).spec.parameters.boolean("half_tail") == half);
+        Problem problem = sample(length);
+        problem.batch = 100;  // more blocks than the device takes at once
+        const Config config = sm90_tier().fitted(problem, first_config(problem));
+        const KernelLaunch forward = sm90_tier().launches(problem, config, hopper()).at(1);
+        CHECK(forward.spec.parameters.boolean("paired") == small);
+        CHECK(forward.shape.block[0] == (small ? 256 : 384));
+        CHECK(forward.shape.grid[0] == (small ? 2u : 1u) * static_cast<unsigned>(hopper().device_class.sm_count));
+    }
+    const Problem wide = sample(129, 128);  // two such blocks do not fit
+    CHECK(sm90_tier().fitted(wide, first_config(wide)) == first_config(wide));
+    Problem packed = sample(129);
+    packed.layout = Layout::packed;  // whose sequences have lengths of their own
+    packed.tokens = 400;
+    CHECK(sm90_tier().fitted(packed, first_config(packed)) == first_config(packed));
+}
+
+TEST_CASE("whoever warms a cache for Hopper hears of the lengths that get another config than their family",
+          "[tiers]") {
+    for (auto [family, some] : {std::pair{64, false}, {128, false}, {384, true}, {512, false}, {8192, false}}) {
+        INFO("family " << family);
+        const Problem problem = sample(family);
+        const auto exceptions = operation().exceptions(workload_of(problem), first_config(problem));
+        CHECK(exceptions.empty() == !some);
+        for (const auto& [fields, config] : exceptions) {
+            const Problem other = Problem::from_fields(fields);
+            CHECK(workload_of(other) == workload_of(problem));
+            CHECK(sm90_tier().fitted(other, first_config(problem)) == config);
+            CHECK_FALSE(operation().kernels(fields, config, hopper()).empty());
+        }
     }
 }
 
@@ -177,6 +211,7 @@ TEST_CASE("the sm90 kernels compile with their wgmma pipelines intact", "[tiers]
                                                             {DType::bf16, 64, 128, Layout::padded, 0.0},
                                                             {DType::bf16, 64, 64, Layout::padded, 0.0},
                                                             {DType::bf16, 64, 300, Layout::padded, 0.0},
+                                                            {DType::bf16, 64, 64, Layout::padded, 0.1},
                                                             {DType::bf16, 64, 512, Layout::padded, 0.1}})
         for (bool term : {true, false}) {
             Problem problem = sample(length, head_dim);
@@ -198,7 +233,8 @@ TEST_CASE("the sm90 kernels compile with their wgmma pipelines intact", "[tiers]
                     INFO(launch.spec.to_string());
                     const Image image = nvrtc_compiler().compile(
                         {render(launch.spec), launch.spec.kernel_name, launch.spec.target, "test"});
-                    CHECK(image.metadata.registers * launch.shape.block[0] <= 65536);
+                    const bool paired = launch.spec.parameters.boolean("paired");  // two of a multiprocessor
+                    CHECK(image.metadata.registers * launch.shape.block[0] <= (paired ? 32768 : 65536));
                     CHECK(image.log.find("Potential Performance Loss") == std::string::npos);
                     CHECK(image.log.find("warning") == std::string::npos);
                 }

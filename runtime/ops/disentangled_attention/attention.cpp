@@ -57,7 +57,16 @@ struct PreparedLaunch {
 
 Selection choose(Runtime& runtime, const Problem& problem, const Config* config, StreamHandle stream) {
     const Workload workload = workload_of(problem);
-    if (!config) return runtime.select(operation(), workload, problem.to_fields(), stream);
+    if (!config) {
+        Selection selection = runtime.select(operation(), workload, problem.to_fields(), stream);
+        const Config fitted = find_tier(selection.config.text("tier")).fitted(problem, selection.config);
+        if (!(fitted == selection.config)) {
+            selection.note += fmt::format("{}for this length in place of {}", selection.note.empty() ? "" : "; ",
+                                          selection.config.to_string());
+            selection.config = fitted;
+        }
+        return selection;
+    }
     const Verdict verdict = operation().filter(workload, *config, runtime.device().info());
     if (!verdict.fits) throw Unsupported(fmt::format("config {}: {}", config->to_string(), verdict.reason));
     Selection selection;

@@ -1,6 +1,5 @@
 #include "dropout_arguments.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "turbotune/ops/disentangled_attention/dropout.h"
@@ -8,9 +7,10 @@
 namespace turbotune::disentangled_attention {
 
 void set_probability(DropoutParams& params, float probability) {
-    const auto threshold = static_cast<unsigned>(std::min(65535.0, std::round(double(probability) * 65536)));
-    for (int i = 0; i < 16; ++i) params.threshold[i] = (threshold >> (15 - i)) & 1u ? ~0u : 0u;
-    params.scale = 65536.0f / static_cast<float>(65536 - threshold);  // of the threshold, so that the mean stays
+    const auto threshold = static_cast<std::uint64_t>(std::round(double(probability) * 0x1p40));
+    for (int i = 0; i < 8; ++i) params.threshold[i] = (threshold >> (39 - i)) & 1u ? ~0u : 0u;
+    params.fraction = static_cast<unsigned>(threshold);
+    params.scale = static_cast<float>(1 / (1 - double(probability)));
 }
 
 void set_seed(DropoutParams& params, std::uint64_t seed, std::uint64_t offset) {

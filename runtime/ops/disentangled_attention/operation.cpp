@@ -179,6 +179,21 @@ class DisentangledAttention : public Operation {
         return problems;
     }
 
+    std::vector<std::pair<Fields, Config>> exceptions(const Workload& workload, const Config& config) const override {
+        std::vector<std::pair<Fields, Config>> exceptions;
+        const auto family = static_cast<int>(workload.fields.integer("length"));
+        for (DType dtype : dtypes_of(workload)) {
+            Problem problem = problem_of(workload, dtype);
+            // One length of each row block of 64 tells all: tiers tile by no less.
+            for (problem.length = 33; problem.length <= std::min(family, 512); problem.length += 64) {
+                if (length_family(problem.length) != family) continue;
+                const Config fitted = find_tier(config.text("tier")).fitted(problem, config);
+                if (!(fitted == config)) exceptions.push_back({problem.to_fields(), fitted});
+            }
+        }
+        return exceptions;
+    }
+
     std::vector<TestCase> parity_cases(const Workload& workload, const DeviceInfo& device,
                                        std::uint64_t seed) const override {
         return make_parity_cases(workload, device, seed);

@@ -36,6 +36,11 @@ class Tier {
     // ForwardMaps; BackwardParams in the backward pass.
     virtual std::vector<KernelLaunch> launches(const Problem& problem, const Config& config,
                                                const DeviceInfo& device) const = 0;
+    // What an automatic choice for the problem's workload becomes for its exact shape; a candidate, too.
+    virtual Config fitted(const Problem& problem, const Config& config) const {
+        (void)problem;
+        return config;
+    }
     virtual std::size_t workspace_bytes(const Problem& problem, const Config& config) const {
         (void)problem, (void)config;
         return 0;

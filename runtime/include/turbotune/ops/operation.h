@@ -110,6 +110,10 @@ class Operation {
         return {timing_case(workload, device, 1).problem};
     }
 
+    // Problems for which plan() takes another config than the one it chose for their workload, and that config: what
+    // warming a cache compiles besides.
+    virtual std::vector<std::pair<Fields, Config>> exceptions(const Workload&, const Config&) const { return {}; }
+
     // Small and odd shapes with every mask pattern and float64 results, then the full length of the family with
     // no `expected` (reference_config). `seed` draws fresh data.
     virtual std::vector<TestCase> parity_cases(const Workload& workload, const DeviceInfo& device, std::uint64_t seed) const = 0;
