@@ -68,7 +68,7 @@ BenchResult bench(Runtime& runtime, const Operation& operation, const Fields& pr
     BenchResult result;
     result.problem = test_case.problem;
     if (options.config.empty()) {
-        result.selection = runtime.select(operation, workload, test_case.problem);
+        result.selection = operation.plan(runtime, test_case.problem, nullptr)->selection();
     } else {
         result.selection.config = complete_config(operation, workload, device, options.config);
         result.selection.origin = "fixed";

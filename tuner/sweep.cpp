@@ -223,7 +223,8 @@ void Sweep::tell_start() {
 void Sweep::prefetch(const Lane& lane) {
     if (device_.kind == DeviceKind::cpu || !compiler_.useful()) return;
     std::size_t group = queue_.next();
-    const std::size_t end = std::min(groups_.size(), group + 2 * devices_.size());
+    constexpr std::size_t kAhead = 16;  // workloads of one device: many share their kernels, and cores would be idle
+    const std::size_t end = std::min(groups_.size(), group + kAhead * devices_.size());
     {
         const std::lock_guard lock(mutex_);
         group = std::max(group, prefetched_);
@@ -337,6 +338,7 @@ void Sweep::settle(Lane& lane, std::size_t index, const TuningResult& result) {
         const std::lock_guard lock(mutex_);
         report_.candidates_measured += result.measured;
         report_.candidates_rejected += result.rejected;
+        report_.stages.add(result.stages);
         if (result.end == TuningEnd::interrupted) report_.interrupted = true;
     }
     if (result.end == TuningEnd::finished) save(lane, result);
@@ -356,6 +358,7 @@ bool Sweep::work_on(Lane& lane, std::size_t group) {
         if (same_failure) {
             lane.current = index;
             result.measured = result.rejected = 0;
+            result.stages = {};
         } else {
             result = tune(lane, index);
         }

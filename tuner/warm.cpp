@@ -66,8 +66,14 @@ class Wanted {
   private:
     void add_kernels(const SweepItem& item, const Config& config, const DeviceInfo& device) {
         for (const Fields& problem : item.operation->problems(item.workload, device))
-            for (KernelSpec& spec : item.operation->kernels(problem, config, device))
-                if (seen_.insert(spec.to_string()).second) kernels_.push_back({std::move(spec), config.to_string()});
+            add(problem, config, item, device);
+        for (const auto& [problem, other] : item.operation->exceptions(item.workload, config))
+            add(problem, other, item, device);
+    }
+
+    void add(const Fields& problem, const Config& config, const SweepItem& item, const DeviceInfo& device) {
+        for (KernelSpec& spec : item.operation->kernels(problem, config, device))
+            if (seen_.insert(spec.to_string()).second) kernels_.push_back({std::move(spec), config.to_string()});
     }
 
     const WarmOptions& options_;

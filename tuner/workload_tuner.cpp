@@ -278,7 +278,16 @@ std::string WorkloadTuner::survey_failures() const {
     return text + fmt::format("; {}: {}: {}", first.config.to_string(), first.reason, first.detail);
 }
 
+// Seconds since it was last asked.
+double WorkloadTuner::lap() {
+    const auto now = std::chrono::steady_clock::now();
+    const std::chrono::duration<double> passed = now - lap_;
+    lap_ = now;
+    return passed.count();
+}
+
 TuningResult WorkloadTuner::run() {
+    lap();
     auto end = [&](TuningEnd how, std::string failure = "") {
         result_.end = how;
         result_.blocked = false;
@@ -293,13 +302,17 @@ TuningResult WorkloadTuner::run() {
     bool anything = !pending_.empty() || !entrants().empty();
     if (anything) {
         OpenedWorkload opened = tools_.worker.open(item_.workload, kDataSeed);
+        result_.stages.open = lap();
         if (opened.failure == "interrupted") return end(TuningEnd::interrupted);
         if (!opened.failure.empty()) return blocked(opened.failure);
         result_.rotated_bytes = opened.rotated_bytes;
         result_.l2_bytes = opened.l2_bytes;
         event(SweepEvent::Kind::started, nullptr, opened.memory);
-        if (!compile_pending() || !measure_pending())
-            return result_.failure.empty() ? end(TuningEnd::interrupted) : blocked(result_.failure);
+        const bool compiled = compile_pending();
+        result_.stages.compile = lap();
+        const bool measured = compiled && measure_pending();
+        result_.stages.check = lap();
+        if (!measured) return result_.failure.empty() ? end(TuningEnd::interrupted) : blocked(result_.failure);
     }
 
     field_ = entrants();
@@ -314,6 +327,7 @@ TuningResult WorkloadTuner::run() {
         for (std::size_t i : field_)
             candidates.push_back({known_[i].outcome.registers, known_[i].outcome.latency.median});
         search = search_fastest(*this, candidates);
+        result_.stages.search = lap();
         if (search.interrupted || tools_.interrupts() >= 2) return end(TuningEnd::interrupted);
         if (!result_.failure.empty()) return blocked(result_.failure);
         if (search.winner < 0) return end(TuningEnd::failed, survey_failures());

@@ -1,6 +1,7 @@
 // One workload from its candidates to its winner.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "profile_file.h"
 #include "turbotune/tuner/journal.h"
 #include "turbotune/tuner/search.h"
+#include "turbotune/tuner/sweep.h"
 #include "worker_client.h"
 
 namespace turbotune {
@@ -34,6 +36,7 @@ struct TuningResult {
     bool blocked = false;            // failed, and no candidate is to blame: there was no worker, or no test data
     int measured = 0, rejected = 0;  // candidates that were new
     double rotated_bytes = 0, l2_bytes = 0;
+    SweepStages stages;
 };
 
 class WorkloadTuner : private CandidateTimer {
@@ -65,6 +68,7 @@ class WorkloadTuner : private CandidateTimer {
     ProfileEntry make_entry(std::size_t winner, const std::vector<std::size_t>& field,
                             const SearchResult& search) const;
     std::string survey_failures() const;
+    double lap();
 
     const TuningTools& tools_;
     SweepItem item_;
@@ -75,6 +79,7 @@ class WorkloadTuner : private CandidateTimer {
     std::vector<std::size_t> field_;  // of the search: indices into known_
     TuningResult result_;
     double best_ms_ = 0;
+    std::chrono::steady_clock::time_point lap_ = std::chrono::steady_clock::now();
 };
 
 // The kernels that a config needs over a whole workload, each once.

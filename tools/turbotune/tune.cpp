@@ -100,6 +100,10 @@ Json report_json(const SweepReport& report, const SweepOptions& options, const s
     out["interrupted"] = report.interrupted;
     out["out_of_time"] = report.out_of_time;
     out["seconds"] = report.seconds;
+    out["stages"] = {{"open", report.stages.open},
+                     {"compile", report.stages.compile},
+                     {"check", report.stages.check},
+                     {"search", report.stages.search}};
     out["failures"] = report.failures;
     out["entries"] = Json::array();
     for (const ProfileEntry& entry : entries) {

@@ -62,6 +62,18 @@ struct SweepEvent {
 // Called by one thread at a time, not always the same one.
 using SweepListener = std::function<void(const SweepEvent&)>;
 
+// Where the time of a sweep went, in seconds, summed over its devices.
+struct SweepStages {
+    double open = 0;     // test data and references
+    double compile = 0;  // waiting for kernels that were not ready
+    double check = 0;    // parity, and each candidate's first timing
+    double search = 0;   // timing until the winner is known
+
+    void add(const SweepStages& other) {
+        open += other.open, compile += other.compile, check += other.check, search += other.search;
+    }
+};
+
 struct SweepReport {
     int workloads = 0, measured = 0, resumed = 0, skipped = 0, failed = 0;
     int candidates_measured = 0, candidates_rejected = 0, worker_restarts = 0;
@@ -70,6 +82,7 @@ struct SweepReport {
     std::string profile_path;
     std::vector<std::string> devices;  // "cpu" or ordinals
     double seconds = 0;
+    SweepStages stages;
 };
 
 // `interrupts` counts Ctrl-C: 1 = finish the current measurement, save, return with interrupted; 2 = at once. Throws
