@@ -29,8 +29,15 @@ function(turbotune_fmt_library include_dir)
     endif()
 endfunction()
 
+# Targets whose files are compiled several at once where TURBOTUNE_UNITS is on. Most of the time of one goes to headers.
+function(turbotune_units)
+    if(TURBOTUNE_UNITS)
+        set_target_properties(${ARGN} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    endif()
+endfunction()
+
 # Sources of the calling folder with names of their own, in unnamed namespaces, that others of their target have, too:
-# builds of several files at once (CMAKE_UNITY_BUILD, presets of sanitizers) take these alone.
+# builds of several files at once (turbotune_units, and CMAKE_UNITY_BUILD of the sanitizers' presets) take these alone.
 function(turbotune_apart)
     set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
