@@ -104,20 +104,21 @@ TEST_CASE("cache warm for sm_90 on a machine without a GPU serves the GPU that i
                TURBOTUNE_SOURCE_DIR "/tests/device/fake_driver/fake_libcuda.cpp", "-pthread"});
     INFO(built.err);
     REQUIRE(built.exit_code == 0);
-    std::map<std::string, std::string> driver = {{"LD_LIBRARY_PATH", home.path()}, {"FAKE_LOADS", "1"}};
+    std::map<std::string, std::string> driver = {
+        {"LD_LIBRARY_PATH", home.path()}, {"FAKE_LOADS", "1"}, {"TURBOTUNE_TEST_ONE_WORKLOAD", "1"}};
+    const Words one = {"--preset", "quick", "--passes", "inference", "--layouts", "padded"};
 
     // By the heuristic, then by the winners of the profile that ships for this class.
     for (const std::string& shipped : {home / "no profiles", std::string(TURBOTUNE_SOURCE_DIR "/profiles")}) {
         INFO(shipped);
         std::map<std::string, std::string> profiles = {{"TURBOTUNE_SHIPPED_PROFILES", shipped}};
-        const Json report = report_of(run_turbotune(home, warm({"--arch", "sm_90"}), profiles));
+        const Json report = report_of(run_turbotune(home, warm({"--arch", "sm_90"}, one), profiles));
         CHECK(report["devices"][0]["target"] == "sm_90a");
         driver["TURBOTUNE_SHIPPED_PROFILES"] = shipped;
         CHECK(plan_in_child(home, "0", driver) == "compiles=0 store_hits=" + report["kernels"].dump());
     }
     // Another GPU finds nothing of it.
     driver["FAKE_CC"] = "80";
-    driver["TURBOTUNE_TEST_ONE_WORKLOAD"] = "1";
     CHECK(plan_in_child(home, "0", driver).find("store_hits=0") != std::string::npos);
 }
 

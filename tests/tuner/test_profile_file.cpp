@@ -166,7 +166,7 @@ TEST_CASE("a small profile is saved at once, a large one now and then and at the
         CHECK(file.put(entry(1)));
         CHECK(file.put(entry(2)));
         CHECK(load_profile(path).entries.size() == 2);
-        CHECK(file.put(entry(3, 0.5, 20000)));  // its size is known from now on
+        CHECK(file.put(entry(3, 0.5, 12000)));  // its size is known from now on
         REQUIRE(std::filesystem::file_size(path) > (1 << 20));
         const ino_t saved = inode_of(path);
         CHECK_FALSE(file.put(entry(4)));
@@ -187,7 +187,7 @@ TEST_CASE("what was not saved yet comes before what others saved meanwhile", "[p
     const Scratch scratch;
     const std::string path = scratch.file("p.json");
     ProfileFile file(path, fresh());
-    file.put(entry(3, 0.5, 20000));
+    file.put(entry(3, 0.5, 12000));
     CHECK_FALSE(file.put(entry(4, 0.25)));
     ProfileFile(path, fresh()).put(entry(4, 0.75));
     ProfileFile(path, fresh()).put(entry(8));
