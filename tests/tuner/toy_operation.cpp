@@ -60,9 +60,10 @@ class ToyExecution : public Execution {
 
 class ToyPlan : public Plan {
   public:
-    ToyPlan(Workload workload, Config config, int length) : workload_(std::move(workload)), length_(length) {
+    ToyPlan(Workload workload, Config config, const char* origin, int length)
+        : workload_(std::move(workload)), length_(length) {
         selection_.config = std::move(config);
-        selection_.origin = "fixed";
+        selection_.origin = origin;
     }
     const Workload& workload() const override { return workload_; }
     const Config& config() const override { return selection_.config; }
@@ -203,7 +204,7 @@ std::unique_ptr<Plan> ToyOperation::plan(Runtime& runtime, const Fields& problem
     if (kind == "launch_error")
         throw DeviceError("cuLaunchKernelEx failed: CUDA_ERROR_INVALID_VALUE", 1, "CUDA_ERROR_INVALID_VALUE");
     int length = int(problem.integer("length"));
-    return std::make_unique<ToyPlan>(std::move(workload), std::move(chosen), length);
+    return std::make_unique<ToyPlan>(std::move(workload), std::move(chosen), config ? "fixed" : "heuristic", length);
 }
 
 std::string toy_worker(const std::string& folder) {
