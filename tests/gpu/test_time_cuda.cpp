@@ -45,7 +45,8 @@ TEST_CASE("time over the length has no cliffs", "[gpu][alone][field-37]") {
             const double trend = ms[i - 1] * std::pow(ms[i + 1] / ms[i - 1], share);
             INFO((pass == da::Pass::inference ? "forward" : "backward")
                  << " at " << lengths[i] << ": " << ms[i] << " ms, trend " << trend);
-            // One row and one key beyond 256 cost a third block of 128 rows and of keys: 1.35 on an H200.
+            // One row and one key beyond 256 cost a third block of 128 rows and of keys: forward 1.35 on an H200
+            // (2026-12-01; bf16, batch 32, 12 heads of 64). Wanted is 1.3 here, too.
             CHECK(ms[i] <= (lengths[i] == 257 ? 1.4 : 1.3) * trend);
         }
     }
