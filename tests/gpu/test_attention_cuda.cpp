@@ -120,6 +120,22 @@ TEST_CASE("a query that is not a number spoils its own row alone in every tier",
     for_every_tier([](AttentionSuite& suite, ElementType dtype) { check_lone_nan(suite, 64, dtype); });
 }
 
+TEST_CASE("an exact length changes an automatic choice, but no config that was given", "[gpu][attention]") {
+    if (std::string(tiers().front().tier) != "sm90") return;
+    const da::Problem problem = random_problem(150, 64, DType::bf16, false);
+    Runtime automatic(private_options("0"));
+    const da::AttentionPlan chosen = da::AttentionPlan::create(automatic, problem);
+    CHECK(chosen.selection().config.integer("warpgroups") == 1);
+    CHECK_FALSE(chosen.selection().note.empty());
+
+    RuntimeOptions options = private_options("0");
+    options.policy = Policy::fixed;
+    options.fixed_config = config_of_tier(automatic, "sm90", problem.to_fields());
+    REQUIRE(options.fixed_config.integer("warpgroups") == 2);
+    Runtime fixed(options);
+    CHECK(da::AttentionPlan::create(fixed, problem).selection().config == options.fixed_config);
+}
+
 TEST_CASE("every sm90 candidate gets past hidden sequences whose keys are loaded row by row", "[gpu][attention]") {
     for (const TierTypes& tier : tiers()) {
         if (std::string(tier.tier) != "sm90") continue;

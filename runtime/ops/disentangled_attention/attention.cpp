@@ -59,6 +59,7 @@ Selection choose(Runtime& runtime, const Problem& problem, const Config* config,
     const Workload workload = workload_of(problem);
     if (!config) {
         Selection selection = runtime.select(operation(), workload, problem.to_fields(), stream);
+        if (selection.origin == "fixed" || selection.origin == "autotune") return selection;  // told, or measured
         const Config fitted = find_tier(selection.config.text("tier")).fitted(problem, selection.config);
         if (!(fitted == selection.config)) {
             selection.note += fmt::format("{}for this length in place of {}", selection.note.empty() ? "" : "; ",

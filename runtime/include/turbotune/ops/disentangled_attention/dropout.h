@@ -1,5 +1,5 @@
 // Which attention weights dropout drops: the mask that the kernels make and never store, for tests and for other
-// implementations. Philox4x32-10; kernel_templates/disentangled_attention/dropout.h says how its numbers are used.
+// implementations. Philox4x32 of 10 or 14 rounds; kernel_templates/disentangled_attention/dropout.h says how its numbers are used.
 #pragma once
 
 #include <cstdint>
