@@ -6,6 +6,7 @@
 
 #include "attention_testing.h"
 #include "catch.h"
+#include "turbotune/device/thread_pool.h"
 #include "turbotune/ops/disentangled_attention/attention.h"
 
 using namespace turbotune;
@@ -112,4 +113,63 @@ TEST_CASE("the reference gives hidden queries the mean of the values and a unifo
             REQUIRE(outputs.at("out").at(i * 64 + d) == Approx(mean).margin(1e-12));
             REQUIRE(outputs.at("lse").at(i) == Approx(std::log2(6.0)));
         }
+}
+
+TEST_CASE("the reference's bits are the same for one thread and for several", "[reference]") {
+    disentangled_attention::Problem problem;
+    problem.pass = disentangled_attention::Pass::backward;
+    problem.layout = disentangled_attention::Layout::packed;
+    problem.heads = 2;
+    problem.head_dim = 32;
+    problem.dropout = 0.1f;
+    problem.position_buckets = 16;
+    problem.max_relative_positions = 40;
+    const std::vector<int> lengths = {130, 0, 3, 217};
+    problem.batch = 4;
+    problem.length = 217;
+    problem.tokens = 350;
+    struct Context {
+        const disentangled_attention::Problem& problem;
+        const NamedTensors inputs;
+        NamedTensors results;
+    } context{problem,
+              disentangled_attention::random_inputs(problem, disentangled_attention::MaskPattern::none, lengths, 8),
+              {}};
+    auto body = [](void* shared, std::size_t, int) {
+        Context& c = *static_cast<Context*>(shared);
+        c.results = disentangled_attention::backward_reference(c.problem, c.inputs, 5, 6);
+    };
+    ThreadPool::shared().run(1, body, &context);  // nested calls stay in their thread
+    for (int repeat = 0; repeat < 5; ++repeat)
+        for (const auto& [name, tensor] : disentangled_attention::backward_reference(problem, context.inputs, 5, 6)) {
+            INFO(name);
+            CHECK(tensor.data == context.results.at(name).data);
+        }
+    const NamedTensors forward = disentangled_attention::forward_reference(problem, context.inputs, 5, 6);
+    for (const char* name : {"out", "lse"}) CHECK(forward.at(name).data == context.results.at(name).data);
+}
+
+TEST_CASE("cases that share their data are those of another math, and inference and training without dropout",
+          "[reference]") {
+    namespace da = disentangled_attention;
+    da::Problem problem;
+    problem.length = 40;
+    problem.dtype = DType::f32;
+    problem.position_buckets = 16;
+    problem.max_relative_positions = 32;
+    auto make = [&] { return da::make_case(problem, da::MaskPattern::none, {}, 4, true); };
+    const TestCase inference = make();
+    CHECK(inference.expected.size() == 1);
+    problem.pass = da::Pass::training_forward;
+    const TestCase training = make();
+    CHECK(training.expected.size() == 2);
+    CHECK(training.expected.at("out").data == inference.expected.at("out").data);
+    CHECK(training.tolerance == 2e-4);
+    problem.math = da::Math::fast;
+    const TestCase fast = make();
+    CHECK(fast.tolerance == 5e-3);
+    CHECK(fast.problem.text("math") == "fast");
+    CHECK(fast.expected.at("out").data == training.expected.at("out").data);
+    problem.dropout = 0.1f;
+    CHECK(make().expected.at("out").data != training.expected.at("out").data);
 }

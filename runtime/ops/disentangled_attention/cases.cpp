@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <numeric>
 
@@ -176,10 +178,10 @@ std::vector<TensorSpec> output_specs(const Problem& problem) {
 }
 
 NamedTensors add_forward_results(const Problem& problem, NamedTensors& inputs) {
-    NamedTensors forward = forward_reference(problem, inputs, kCaseDropoutSeed, kCaseDropoutOffset);
-    inputs["out"] = forward.at("out").to(problem.dtype);
-    inputs["lse"] = forward.at("lse").to(DType::f32);
-    return backward_reference(problem, inputs, kCaseDropoutSeed, kCaseDropoutOffset);
+    NamedTensors results = backward_reference(problem, inputs, kCaseDropoutSeed, kCaseDropoutOffset);
+    inputs["out"] = results.at("out").to(problem.dtype);
+    inputs["lse"] = results.at("lse").to(DType::f32);
+    return results;
 }
 
 double tolerance_of(const Problem& problem) {
@@ -216,8 +218,75 @@ NamedTensors random_inputs(const Problem& problem, MaskPattern pattern, const st
 
 namespace {
 
-TestCase fresh_case(const Problem& problem, MaskPattern pattern, const std::vector<int>& lengths, std::uint64_t seed,
-                    bool with_reference) {
+// Inputs, and every result of theirs in float64.
+struct CaseData {
+    NamedTensors inputs, results;
+};
+
+CaseData draw_with_results(const Problem& problem, MaskPattern pattern, const std::vector<int>& lengths,
+                           std::uint64_t seed) {
+    CaseData data{random_inputs(problem, pattern, lengths, seed), {}};
+    data.results = problem.pass == Pass::backward
+                       ? add_forward_results(problem, data.inputs)
+                       : forward_reference(problem, data.inputs, kCaseDropoutSeed, kCaseDropoutOffset);
+    return data;
+}
+
+// Workloads that differ in length family, occupancy or math share the data of their small cases, and the float64
+// results of one take up to a second of a core.
+class CaseMemory {
+  public:
+    using Shared = std::shared_ptr<const CaseData>;
+
+    template <class Make>
+    Shared find_or_make(const std::string& key, Make make) {
+        {
+            const std::lock_guard lock(mutex_);
+            const auto found = data_.find(key);
+            if (found != data_.end()) return found->second;
+        }
+        const auto fresh = std::make_shared<const CaseData>(make());
+        const std::lock_guard lock(mutex_);
+        if (!data_.emplace(key, fresh).second) return fresh;
+        constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+        bytes_ += bytes_of(*fresh);
+        for (order_.push_back(key); bytes_ > kMostBytes; order_.pop_front()) {
+            const auto oldest = data_.find(order_.front());
+            bytes_ -= bytes_of(*oldest->second);
+            data_.erase(oldest);
+        }
+        return fresh;
+    }
+
+  private:
+    static std::size_t bytes_of(const CaseData& data) {
+        std::size_t bytes = 0;
+        for (const NamedTensors* tensors : {&data.inputs, &data.results})
+            for (const auto& entry : *tensors) bytes += entry.second.data.size();
+        return bytes;
+    }
+
+    std::mutex mutex_;
+    std::map<std::string, Shared> data_;
+    std::deque<std::string> order_;  // keys, the oldest first
+    std::size_t bytes_ = 0;
+};
+
+CaseMemory::Shared remembered_data(Problem problem, MaskPattern pattern, const std::vector<int>& lengths,
+                                   std::uint64_t seed) {
+    static CaseMemory memory;
+    // The data is the same for either math, and for inference and training_forward without dropout.
+    problem.math = Math::strict;
+    if (problem.pass == Pass::inference) problem.pass = Pass::training_forward;
+    const std::string key =
+        fmt::format("{} {} {} {}", problem.to_fields().to_string(), to_string(pattern), fmt::join(lengths, "+"), seed);
+    return memory.find_or_make(key, [&] { return draw_with_results(problem, pattern, lengths, seed); });
+}
+
+}  // namespace
+
+TestCase make_case(const Problem& problem, MaskPattern pattern, const std::vector<int>& lengths, std::uint64_t seed,
+                   bool with_reference) {
     TestCase test_case;
     const std::string shape = problem.layout == Layout::packed
                                   ? fmt::format("packed={}", fmt::join(lengths, "+"))
@@ -228,62 +297,23 @@ TestCase fresh_case(const Problem& problem, MaskPattern pattern, const std::vect
                                   problem.dropout > 0 ? fmt::format(" dropout={}", problem.dropout) : "",
                                   problem.position_buckets, problem.max_relative_positions, seed);
     test_case.problem = problem.to_fields();
-    test_case.inputs = random_inputs(problem, pattern, lengths, seed);
     test_case.outputs = output_specs(problem);
     test_case.tolerance = tolerance_of(problem);
-    if (!with_reference && problem.pass == Pass::backward) {
+    if (with_reference) {
+        const CaseMemory::Shared data = remembered_data(problem, pattern, lengths, seed);
+        test_case.inputs = data->inputs;
+        for (const TensorSpec& output : test_case.outputs)
+            test_case.expected[output.name] = data->results.at(output.name);
+        return test_case;
+    }
+    test_case.inputs = random_inputs(problem, pattern, lengths, seed);
+    if (problem.pass == Pass::backward) {
         Problem forward = problem;
         forward.pass = Pass::training_forward;
         test_case.producer = forward.to_fields();
         test_case.produced = output_specs(forward);
     }
-    if (with_reference) {
-        NamedTensors expected =
-            problem.pass == Pass::backward
-                ? add_forward_results(problem, test_case.inputs)
-                : forward_reference(problem, test_case.inputs, kCaseDropoutSeed, kCaseDropoutOffset);
-        for (const TensorSpec& output : test_case.outputs) test_case.expected[output.name] = expected[output.name];
-    }
     return test_case;
-}
-
-// Workloads that differ in length family or occupancy share their small cases, and the float64 reference of one takes
-// up to seconds.
-class CaseMemory {
-  public:
-    template <class Make>
-    TestCase find_or_make(const std::string& key, Make make) {
-        {
-            const std::lock_guard lock(mutex_);
-            const auto found = cases_.find(key);
-            if (found != cases_.end()) return found->second;
-        }
-        TestCase fresh = make();
-        std::size_t bytes = 0;
-        for (const NamedTensors* tensors : {&fresh.inputs, &fresh.expected})
-            for (const auto& entry : *tensors) bytes += entry.second.data.size();
-        const std::lock_guard lock(mutex_);
-        constexpr std::size_t kMostBytes = std::size_t{256} << 20;
-        if (bytes_ + bytes > kMostBytes) cases_.clear(), bytes_ = 0;
-        if (cases_.emplace(key, fresh).second) bytes_ += bytes;
-        return fresh;
-    }
-
-  private:
-    std::mutex mutex_;
-    std::map<std::string, TestCase> cases_;
-    std::size_t bytes_ = 0;
-};
-
-}  // namespace
-
-TestCase make_case(const Problem& problem, MaskPattern pattern, const std::vector<int>& lengths, std::uint64_t seed,
-                   bool with_reference) {
-    if (!with_reference) return fresh_case(problem, pattern, lengths, seed, false);
-    static CaseMemory memory;
-    const std::string key =
-        fmt::format("{} {} {} {}", problem.to_fields().to_string(), to_string(pattern), fmt::join(lengths, "+"), seed);
-    return memory.find_or_make(key, [&] { return fresh_case(problem, pattern, lengths, seed, true); });
 }
 
 std::vector<TestCase> make_parity_cases(const Workload& workload, const DeviceInfo& device, std::uint64_t seed) {

@@ -31,8 +31,8 @@ double tolerance_of(const Problem& problem);
 
 // The tensors that a problem writes.
 std::vector<TensorSpec> output_specs(const Problem& problem);
-// Adds out, in the problem's element type, and lse to the inputs of a backward problem, and gives its gradients, all
-// from the float64 reference.
+// Adds out, in the problem's element type, and lse to the inputs of a backward problem, and gives what
+// backward_reference does.
 NamedTensors add_forward_results(const Problem& problem, NamedTensors& inputs);
 
 // A case of the problem with `expected` from the float64 reference when asked for. A backward case without it gets out

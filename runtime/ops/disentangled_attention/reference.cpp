@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <memory>
 
 #include "dropout_arguments.h"
 #include "turbotune/base/error.h"
@@ -22,9 +22,15 @@ struct Sequence {
     std::int64_t lse_head;     // stride between heads
 };
 
+// In lanes, so that an addition need not wait for the one before.
 double dot(const double* a, const double* b, int n) {
-    double sum = 0;
-    for (int d = 0; d < n; ++d) sum += a[d] * b[d];
+    constexpr int kLanes = 8;
+    double lanes[kLanes] = {}, sum = 0;
+    int d = 0;
+    for (; d + kLanes <= n; d += kLanes)
+        for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += a[d + lane] * b[d + lane];
+    for (; d < n; ++d) sum += a[d] * b[d];
+    for (double lane : lanes) sum += lane;
     return sum;
 }
 
@@ -64,7 +70,6 @@ struct Task {
         if (p.c2p || p.p2c) table = make_slot_table(p.position_buckets, p.max_relative_positions);
         if (p.c2p) position_key = load(inputs, "position_key");
         if (p.p2c) position_query = load(inputs, "position_query");
-        sequences = sequences_of(p, inputs);
         width = std::int64_t{p.heads} * p.head_dim;
         scale = 1.0 / std::sqrt(double(p.head_dim) * (1 + int(p.c2p) + int(p.p2c)));
         if (p.dropout > 0) {
@@ -77,229 +82,267 @@ struct Task {
     Problem problem;
     SlotTable table;
     Doubles q, k, v, position_key, position_query;
-    std::vector<Sequence> sequences;
+    Doubles dout;            // empty: the forward pass alone
     std::int64_t width = 0;  // row stride
     double scale = 1, kept_scale = 1;
     DropoutParams dropout{};
+
+    // Results, which start as zeros.
+    double *out = nullptr, *lse = nullptr;
+    double *dq = nullptr, *dk = nullptr, *dv = nullptr, *d_position_key = nullptr, *d_position_query = nullptr;
 };
 
-// One head of one sequence: its rows, and the weights of a query row.
+// Not initialised: threads write their rows first.
+class Matrix {
+  public:
+    Matrix(int rows, int columns)
+        : columns_(std::size_t(columns)), cells_(new double[std::size_t(rows) * std::size_t(columns)]) {}
+    double* operator[](int row) { return &cells_[std::size_t(row) * columns_]; }
+
+  private:
+    std::size_t columns_;
+    std::unique_ptr<double[]> cells_;
+};
+
+// One head of one sequence, in passes over rows or slots. A pass writes only what belongs to its row or slot, each sum
+// in the same order always, so that nothing depends on the number of threads.
 class Head {
   public:
-    Head(const Task& task, std::size_t sequence, int head)
+    Head(const Task& task, const Sequence& sequence, int number, unsigned batch_head)
         : task_(task),
-          sequence_(task.sequences[sequence]),
-          base(sequence_.first_row * task.width + std::int64_t{head} * task.problem.head_dim),
-          length(sequence_.length),
-          head_dim(task.problem.head_dim),
-          slots(2 * task.problem.span()),
-          number_(static_cast<unsigned>(sequence) * static_cast<unsigned>(task.problem.heads) + unsigned(head)),
-          table_(std::int64_t{head} * task.problem.head_dim),
-          scores_(std::size_t(length)),
-          dropped_(std::size_t(length) + 64) {
-        if (task.problem.c2p) c2p_ = slot_products(task.q, task.position_key);
-        if (task.problem.p2c) p2c_ = slot_products(task.k, task.position_query);
-        weights.resize(std::size_t(length));
-        factors.resize(std::size_t(length));
+          sequence_(sequence),
+          length_(sequence.length),
+          head_dim_(task.problem.head_dim),
+          c2p_(task.problem.c2p),
+          p2c_(task.problem.p2c),
+          gradients_(!task.dout.empty()),
+          base_(sequence.first_row * task.width + std::int64_t{number} * head_dim_),
+          table_base_(std::int64_t{number} * head_dim_),
+          lse_(task.lse + sequence.lse_offset + sequence.lse_head * number),
+          batch_head_(batch_head),
+          slots_(slots_of(task, length_)),
+          first_slot_(slots_.front()),
+          reached_(slots_.back() + 1 - first_slot_),
+          query_products_(c2p_ ? length_ : 0, reached_),
+          key_products_(p2c_ ? length_ : 0, reached_),
+          kept_(gradients_ ? length_ : 0, length_),
+          ds_(gradients_ ? length_ : 0, length_),
+          query_sums_(gradients_ && c2p_ ? length_ : 0, reached_),
+          key_sums_(gradients_ && p2c_ ? length_ : 0, reached_) {}
+
+    void run() {
+        constexpr std::size_t kRows = 8;
+        ThreadPool& pool = ThreadPool::shared();
+        auto pass = [&](int count, void (Head::*part)(int, int)) {
+            pool.run_pieces(std::size_t(count), kRows,
+                            [&](std::size_t first, std::size_t end) { (this->*part)(int(first), int(end)); });
+        };
+        if (c2p_ || p2c_) pass(length_, &Head::multiply_positions);
+        pass(length_, &Head::attend);
+        if (!gradients_) return;
+        pass(length_, &Head::differentiate_keys);
+        if (c2p_ || p2c_) pass(reached_, &Head::differentiate_slots);
     }
 
-    std::int64_t row(int i) const { return base + std::int64_t{i} * task_.width; }
-    std::int64_t table_row(int slot) const { return std::int64_t{slot} * task_.width + table_; }
+  private:
+    struct Range {
+        int first, end;
+    };
+
+    // The slot of each distance i - j, from the least. They never fall as the distance grows.
+    static std::vector<int> slots_of(const Task& task, int length) {
+        std::vector<int> slots(2 * std::size_t(length) - 1, 0);
+        for (int at = 0; (task.problem.c2p || task.problem.p2c) && at < int(slots.size()); ++at)
+            slots[std::size_t(at)] = task.table.slot(at - (length - 1));
+        return slots;
+    }
+
+    // From here on slots count from the first that the sequence reaches.
+    int slot(int i, int j) const { return slots_[std::size_t(i - j + length_ - 1)] - first_slot_; }
+    Range slots_of_query(int i) const { return {slot(i, length_ - 1), slot(i, 0) + 1}; }
+    Range slots_of_key(int j) const { return {slot(0, j), slot(length_ - 1, j) + 1}; }
+
+    std::int64_t row(int i) const { return base_ + std::int64_t{i} * task_.width; }
+    std::int64_t table_row(int slot) const { return std::int64_t{first_slot_ + slot} * task_.width + table_base_; }
+    const double* query(int i) const { return &task_.q[std::size_t(row(i))]; }
+    const double* key(int j) const { return &task_.k[std::size_t(row(j))]; }
+    const double* value(int j) const { return &task_.v[std::size_t(row(j))]; }
+    const double* position_key(int slot) const { return &task_.position_key[std::size_t(table_row(slot))]; }
+    const double* position_query(int slot) const { return &task_.position_query[std::size_t(table_row(slot))]; }
     bool hidden(int i) const { return sequence_.keep && !sequence_.keep[i]; }
-    int slot(int i, int j) const {
-        return task_.problem.c2p || task_.problem.p2c ? task_.table.slot(std::int64_t{i} - j) : 0;
+
+    // Rows: products of queries with position_key and of keys with position_query, by slot.
+    void multiply_positions(int first, int end) {
+        for (int i = first; i < end; ++i) {
+            const Range keys = slots_of_query(i), queries = slots_of_key(i);
+            for (int at = keys.first; c2p_ && at < keys.end; ++at)
+                query_products_[i][at] = dot(query(i), position_key(at), head_dim_);
+            for (int at = queries.first; p2c_ && at < queries.end; ++at)
+                key_products_[i][at] = dot(key(i), position_query(at), head_dim_);
+        }
     }
 
-    // Fills weights (the softmax) and factors (what dropout makes of each weight); returns lse.
-    double attend(int i) {
-        double highest = -HUGE_VAL;
-        for (int j = 0; j < length; ++j) {
-            double score = 0;  // a hidden query attends every key equally
-            if (!hidden(i)) {
-                const int at = slot(i, j);
-                score = dot(&task_.q[std::size_t(row(i))], &task_.k[std::size_t(row(j))], head_dim);
-                if (task_.problem.c2p) score += c2p_[std::size_t(i) * std::size_t(slots) + std::size_t(at)];
-                if (task_.problem.p2c) score += p2c_[std::size_t(j) * std::size_t(slots) + std::size_t(at)];
-                score *= task_.scale;
-                if (hidden(j)) score = -HUGE_VAL;
+    // Query rows: out and lse; and dS and dq.
+    void attend(int first, int end) {
+        Doubles weights(std::size_t(length_), 0.0), factors(std::size_t(length_), 1.0);
+        for (int i = first; i < end; ++i) {
+            lse_[i] = weigh(i, weights);
+            drop(i, factors);
+            for (int j = 0; j < length_; ++j) {
+                const double kept = weights[std::size_t(j)] * factors[std::size_t(j)];
+                add_scaled(task_.out + row(i), kept, value(j), head_dim_);
+                if (gradients_) kept_[i][j] = kept;
             }
-            scores_[std::size_t(j)] = score;
+            if (gradients_) differentiate_query(i, weights, factors);
+        }
+    }
+
+    // The softmax of a query row; returns its lse.
+    double weigh(int i, Doubles& weights) {
+        double highest = -HUGE_VAL;
+        for (int j = 0; j < length_; ++j) {
+            double score = 0;  // a hidden query attends every key equally
+            if (!hidden(i) && hidden(j)) {
+                score = -HUGE_VAL;
+            } else if (!hidden(i)) {
+                score = dot(query(i), key(j), head_dim_);
+                if (c2p_) score += query_products_[i][slot(i, j)];
+                if (p2c_) score += key_products_[j][slot(i, j)];
+                score *= task_.scale;
+            }
+            weights[std::size_t(j)] = score;
             highest = std::max(highest, score);
         }
         double sum = 0;
-        for (int j = 0; j < length; ++j) sum += weights[std::size_t(j)] = std::exp(scores_[std::size_t(j)] - highest);
+        for (double& weight : weights) sum += weight = std::exp(weight - highest);
         for (double& weight : weights) weight /= sum;
-        draw(i);
         return (highest + std::log(sum)) / std::log(2.0);
     }
 
-  private:
-    const Task& task_;
-    const Sequence& sequence_;
-
-  public:
-    const std::int64_t base;  // element of row 0
-    const int length, head_dim, slots;
-    Doubles weights, factors;
-
-  private:
-    // [row][slot], rows . table.
-    Doubles slot_products(const Doubles& rows, const Doubles& table) const {
-        Doubles products(std::size_t(length) * std::size_t(slots));
-        for (int i = 0; i < length; ++i)
-            for (int at = 0; at < slots; ++at)
-                products[std::size_t(i) * std::size_t(slots) + std::size_t(at)] =
-                    dot(&rows[std::size_t(row(i))], &table[std::size_t(table_row(at))], head_dim);
-        return products;
-    }
-
-    void draw(int i) {
-        if (task_.problem.dropout == 0) {
-            std::fill(factors.begin(), factors.end(), 1.0);
-            return;
-        }
-        for (int column = 0; column < length; column += 64)
+    // What dropout makes of each weight of a query row.
+    void drop(int i, Doubles& factors) const {
+        if (task_.problem.dropout == 0) return;
+        for (int column = 0; column < length_; column += 64)
             for (int c = 0; c < 4; ++c) {
                 const DropoutPatch patch = dropout_patch(i, column + 2 * c);
-                const unsigned word = dropped_patch(task_.dropout, number_, patch.row_group, patch.column_group);
-                for (int j = 0; j < 16; ++j) {
-                    const int at = column + 8 * (j / 2) + 2 * c + j % 2;
-                    dropped_[std::size_t(at)] = word >> dropout_patch(i, at).bit & 1u;
+                const unsigned word = dropped_patch(task_.dropout, batch_head_, patch.row_group, patch.column_group);
+                for (int n = 0; n < 16; ++n) {
+                    const int j = column + 8 * (n / 2) + 2 * c + n % 2;
+                    if (j >= length_) continue;
+                    const bool dropped = word >> dropout_patch(i, j).bit & 1u;
+                    factors[std::size_t(j)] = dropped ? 0.0 : task_.kept_scale;
                 }
             }
-        for (int j = 0; j < length; ++j) factors[std::size_t(j)] = dropped_[std::size_t(j)] ? 0.0 : task_.kept_scale;
     }
 
-    const unsigned number_;
-    const std::int64_t table_;
-    Doubles c2p_, p2c_, scores_;
-    std::vector<char> dropped_;
-};
-
-struct Gradients {
-    double *dq, *dk, *dv;
-    Doubles d_position_key, d_position_query;  // of one head of one sequence, [slot][d]
-};
-
-void differentiate(const Task& task, const Doubles& dout, std::size_t sequence, int head_index, Gradients& gradients) {
-    const Problem& problem = task.problem;
-    Head head(task, sequence, head_index);
-    const int length = head.length, head_dim = head.head_dim, slots = head.slots;
-    const auto cells = std::size_t(slots) * std::size_t(head_dim);
-    if (problem.c2p) gradients.d_position_key.assign(cells, 0.0);
-    if (problem.p2c) gradients.d_position_query.assign(cells, 0.0);
-    // Sums of dS by slot: of a query row; and [key][slot].
-    Doubles row_slots(static_cast<std::size_t>(slots), 0.0);
-    Doubles key_slots;
-    if (problem.p2c) key_slots.resize(std::size_t(length) * std::size_t(slots));
-    Doubles dp(std::size_t(length), 0.0);
-    for (int i = 0; i < length; ++i) {
-        head.attend(i);
-        const double* gradient = &dout[std::size_t(head.row(i))];
+    void differentiate_query(int i, const Doubles& weights, const Doubles& factors) {
+        const double* gradient = &task_.dout[std::size_t(row(i))];
+        double* ds = ds_[i];
         double delta = 0;
-        for (int j = 0; j < length; ++j) {
-            const auto at = std::size_t(j);
-            dp[at] = head.factors[at] * dot(gradient, &task.v[std::size_t(head.row(j))], head_dim);
-            delta += head.weights[at] * dp[at];
-            add_scaled(gradients.dv + head.row(j), head.weights[at] * head.factors[at], gradient, head_dim);
+        for (int j = 0; j < length_; ++j) {
+            ds[j] = factors[std::size_t(j)] * dot(gradient, value(j), head_dim_);
+            delta += weights[std::size_t(j)] * ds[j];
         }
-        if (head.hidden(i)) continue;  // its scores are constants
-        std::fill(row_slots.begin(), row_slots.end(), 0.0);
-        for (int j = 0; j < length; ++j) {
-            const auto slot = std::size_t(head.slot(i, j));
-            const double ds = head.weights[std::size_t(j)] * (dp[std::size_t(j)] - delta) * task.scale;
-            add_scaled(gradients.dq + head.row(i), ds, &task.k[std::size_t(head.row(j))], head_dim);
-            add_scaled(gradients.dk + head.row(j), ds, &task.q[std::size_t(head.row(i))], head_dim);
-            row_slots[slot] += ds;
-            if (problem.p2c) key_slots[std::size_t(j) * std::size_t(slots) + slot] += ds;
+        for (int j = 0; j < length_; ++j) {
+            // The scores of a hidden query are constants.
+            ds[j] = hidden(i) ? 0.0 : weights[std::size_t(j)] * (ds[j] - delta) * task_.scale;
+            add_scaled(task_.dq + row(i), ds[j], key(j), head_dim_);
         }
-        for (int slot = 0; problem.c2p && slot < slots; ++slot) {
-            const double sum = row_slots[std::size_t(slot)];
-            add_scaled(gradients.dq + head.row(i), sum, &task.position_key[std::size_t(head.table_row(slot))],
-                       head_dim);
-            add_scaled(&gradients.d_position_key[std::size_t(slot) * std::size_t(head_dim)], sum,
-                       &task.q[std::size_t(head.row(i))], head_dim);
+        if (!c2p_) return;
+        const Range range = slots_of_query(i);
+        double* sums = query_sums_[i];
+        std::fill(sums + range.first, sums + range.end, 0.0);
+        for (int j = 0; j < length_; ++j) sums[slot(i, j)] += ds[j];
+        for (int at = range.first; at < range.end; ++at)
+            add_scaled(task_.dq + row(i), sums[at], position_key(at), head_dim_);
+    }
+
+    // Key rows: dv and dk.
+    void differentiate_keys(int first, int end) {
+        for (int j = first; p2c_ && j < end; ++j) {
+            const Range range = slots_of_key(j);
+            std::fill(key_sums_[j] + range.first, key_sums_[j] + range.end, 0.0);
+        }
+        for (int i = 0; i < length_; ++i)
+            for (int j = first; j < end; ++j) {
+                add_scaled(task_.dv + row(j), kept_[i][j], &task_.dout[std::size_t(row(i))], head_dim_);
+                add_scaled(task_.dk + row(j), ds_[i][j], query(i), head_dim_);
+                if (p2c_) key_sums_[j][slot(i, j)] += ds_[i][j];
+            }
+        for (int j = first; p2c_ && j < end; ++j) {
+            const Range range = slots_of_key(j);
+            for (int at = range.first; at < range.end; ++at)
+                add_scaled(task_.dk + row(j), key_sums_[j][at], position_query(at), head_dim_);
         }
     }
-    for (int j = 0; problem.p2c && j < length; ++j)
-        for (int slot = 0; slot < slots; ++slot) {
-            const double sum = key_slots[std::size_t(j) * std::size_t(slots) + std::size_t(slot)];
-            add_scaled(gradients.dk + head.row(j), sum, &task.position_query[std::size_t(head.table_row(slot))],
-                       head_dim);
-            add_scaled(&gradients.d_position_query[std::size_t(slot) * std::size_t(head_dim)], sum,
-                       &task.k[std::size_t(head.row(j))], head_dim);
+
+    // Slots: d_position_key and d_position_query.
+    void differentiate_slots(int first, int end) {
+        for (int i = 0; i < length_; ++i) {
+            const Range keys = slots_of_query(i), queries = slots_of_key(i);
+            for (int at = std::max(first, keys.first); c2p_ && at < std::min(end, keys.end); ++at)
+                add_scaled(task_.d_position_key + table_row(at), query_sums_[i][at], query(i), head_dim_);
+            for (int at = std::max(first, queries.first); p2c_ && at < std::min(end, queries.end); ++at)
+                add_scaled(task_.d_position_query + table_row(at), key_sums_[i][at], key(i), head_dim_);
         }
-}
+    }
+
+    const Task& task_;
+    const Sequence& sequence_;
+    const int length_, head_dim_;
+    const bool c2p_, p2c_, gradients_;
+    const std::int64_t base_, table_base_;  // element of row 0, and of the tables' slot 0
+    double* const lse_;
+    const unsigned batch_head_;
+    const std::vector<int> slots_;
+    const int first_slot_, reached_;
+    Matrix query_products_, key_products_;  // [row][slot]
+    Matrix kept_, ds_;                      // [query][key]: weights after dropout, and gradients of the scores
+    Matrix query_sums_, key_sums_;          // [row][slot]: sums of ds_
+};
 
 double* doubles_of(HostTensor& tensor) {
     return reinterpret_cast<double*>(tensor.data.data());
+}
+
+NamedTensors reference(const Problem& problem, const NamedTensors& inputs, std::uint64_t seed, std::uint64_t offset,
+                       bool gradients) {
+    Task task(problem, inputs, seed, offset);
+    NamedTensors outputs;
+    auto add = [&](const char* name, const std::vector<std::int64_t>& shape) {
+        return doubles_of(outputs[name] = HostTensor(DType::f64, shape));
+    };
+    const std::vector<std::int64_t>& rows = inputs.at("q").shape;
+    task.out = add("out", rows);
+    task.lse = add("lse", problem.layout == Layout::packed
+                              ? std::vector<std::int64_t>{problem.heads, problem.tokens}
+                              : std::vector<std::int64_t>{problem.batch, problem.heads, problem.length});
+    if (gradients) {
+        const std::vector<std::int64_t> table = {2 * std::int64_t{problem.span()}, task.width};
+        task.dout = load(inputs, "dout");
+        task.dq = add("dq", rows);
+        task.dk = add("dk", rows);
+        task.dv = add("dv", rows);
+        if (problem.c2p) task.d_position_key = add("d_position_key", table);
+        if (problem.p2c) task.d_position_query = add("d_position_query", table);
+    }
+    unsigned batch_head = 0;
+    for (const Sequence& sequence : sequences_of(problem, inputs))
+        for (int head = 0; head < problem.heads; ++head, ++batch_head)
+            if (sequence.length > 0) Head(task, sequence, head, batch_head).run();
+    return outputs;
 }
 
 }  // namespace
 
 NamedTensors forward_reference(const Problem& problem, const NamedTensors& inputs, std::uint64_t seed,
                                std::uint64_t offset) {
-    const std::vector<std::int64_t> lse_shape =
-        problem.layout == Layout::packed ? std::vector<std::int64_t>{problem.heads, problem.tokens}
-                                         : std::vector<std::int64_t>{problem.batch, problem.heads, problem.length};
-    NamedTensors outputs;
-    outputs["out"] = HostTensor(DType::f64, inputs.at("q").shape);
-    outputs["lse"] = HostTensor(DType::f64, lse_shape);
-    struct Context {
-        Task task;
-        double *out, *lse;
-    } context{Task(problem, inputs, seed, offset), doubles_of(outputs["out"]), doubles_of(outputs["lse"])};
-    auto body = [](void* shared, std::size_t index, int) {
-        const Context& c = *static_cast<const Context*>(shared);
-        const auto heads = std::size_t(c.task.problem.heads);
-        const Sequence& sequence = c.task.sequences[index / heads];
-        const int number = static_cast<int>(index % heads);
-        Head head(c.task, index / heads, number);
-        for (int i = 0; i < head.length; ++i) {
-            c.lse[sequence.lse_offset + sequence.lse_head * number + i] = head.attend(i);
-            double* out = c.out + head.row(i);
-            for (int j = 0; j < head.length; ++j)
-                add_scaled(out, head.weights[std::size_t(j)] * head.factors[std::size_t(j)],
-                           &c.task.v[std::size_t(head.row(j))], head.head_dim);
-        }
-    };
-    ThreadPool::shared().run(context.task.sequences.size() * std::size_t(problem.heads), body, &context);
-    return outputs;
+    return reference(problem, inputs, seed, offset, false);
 }
 
 NamedTensors backward_reference(const Problem& problem, const NamedTensors& inputs, std::uint64_t seed,
                                 std::uint64_t offset) {
-    NamedTensors outputs;
-    for (const char* name : {"dq", "dk", "dv"}) outputs[name] = HostTensor(DType::f64, inputs.at("q").shape);
-    const std::vector<std::int64_t> table = {2 * std::int64_t{problem.span()},
-                                             std::int64_t{problem.heads} * problem.head_dim};
-    if (problem.c2p) outputs["d_position_key"] = HostTensor(DType::f64, table);
-    if (problem.p2c) outputs["d_position_query"] = HostTensor(DType::f64, table);
-    struct Context {
-        Task task;
-        Doubles dout;
-        std::vector<Gradients> heads;
-    } context{Task(problem, inputs, seed, offset), load(inputs, "dout"), {}};
-    const auto heads = std::size_t(problem.heads);
-    context.heads.resize(context.task.sequences.size() * heads,
-                         {doubles_of(outputs["dq"]), doubles_of(outputs["dk"]), doubles_of(outputs["dv"]), {}, {}});
-    auto body = [](void* shared, std::size_t index, int) {
-        Context& c = *static_cast<Context*>(shared);
-        const auto count = std::size_t(c.task.problem.heads);
-        differentiate(c.task, c.dout, index / count, static_cast<int>(index % count), c.heads[index]);
-    };
-    ThreadPool::shared().run(context.heads.size(), body, &context);
-    const int head_dim = problem.head_dim;
-    auto add_tables = [&](const char* name, Doubles Gradients::*part) {
-        double* to = doubles_of(outputs[name]);
-        for (std::size_t index = 0; index < context.heads.size(); ++index)
-            for (int slot = 0; slot < 2 * problem.span(); ++slot)
-                add_scaled(to + slot * context.task.width + static_cast<int>(index % heads) * head_dim, 1.0,
-                           &(context.heads[index].*part)[std::size_t(slot) * std::size_t(head_dim)], head_dim);
-    };
-    if (problem.c2p) add_tables("d_position_key", &Gradients::d_position_key);
-    if (problem.p2c) add_tables("d_position_query", &Gradients::d_position_query);
-    return outputs;
+    return reference(problem, inputs, seed, offset, true);
 }
 
 }  // namespace turbotune::disentangled_attention
