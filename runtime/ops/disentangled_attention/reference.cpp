@@ -182,79 +182,77 @@ class Head {
         }
     }
 
-    // Query rows: out and lse; and dS and dq.
+    // Query rows: out and lse; and dS and dq. Keys are the outer loop where each costs more than a number: a key and
+    // its value then serve all of the rows while they are near.
     void attend(int first, int end) {
-        Doubles weights(std::size_t(length_), 0.0), factors(std::size_t(length_), 1.0);
+        Matrix weights(end - first, length_), factors(end - first, length_);
+        for (int j = 0; j < length_; ++j)
+            for (int i = first; i < end; ++i) weights[i - first][j] = score(i, j);
         for (int i = first; i < end; ++i) {
-            lse_[i] = weigh(i, weights);
-            drop(i, factors);
-            for (int j = 0; j < length_; ++j) {
-                const double kept = weights[std::size_t(j)] * factors[std::size_t(j)];
+            lse_[i] = soften(weights[i - first]);
+            drop(i, factors[i - first]);
+        }
+        for (int j = 0; j < length_; ++j)
+            for (int i = first; i < end; ++i) {
+                const double kept = weights[i - first][j] * factors[i - first][j];
                 add_scaled(task_.out + row(i), kept, value(j), head_dim_);
                 if (gradients_) kept_[i][j] = kept;
             }
-            if (gradients_) differentiate_query(i, weights, factors);
-        }
+        if (gradients_) differentiate_queries(first, end, weights, factors);
     }
 
-    // The softmax of a query row; returns its lse.
-    double weigh(int i, Doubles& weights) {
-        double highest = -HUGE_VAL;
-        for (int j = 0; j < length_; ++j) {
-            double score = 0;  // a hidden query attends every key equally
-            if (!hidden(i) && hidden(j)) {
-                score = -HUGE_VAL;
-            } else if (!hidden(i)) {
-                score = dot(query(i), key(j), head_dim_);
-                if (c2p_) score += query_products_[i][slot(i, j)];
-                if (p2c_) score += key_products_[j][slot(i, j)];
-                score *= task_.scale;
-            }
-            weights[std::size_t(j)] = score;
-            highest = std::max(highest, score);
-        }
+    double score(int i, int j) {
+        if (hidden(i)) return 0;  // a hidden query attends every key equally
+        if (hidden(j)) return -HUGE_VAL;
+        double sum = dot(query(i), key(j), head_dim_);
+        if (c2p_) sum += query_products_[i][slot(i, j)];
+        if (p2c_) sum += key_products_[j][slot(i, j)];
+        return sum * task_.scale;
+    }
+
+    // The softmax of a row of scores, in their place; returns its lse.
+    double soften(double* scores) const {
+        const double highest = *std::max_element(scores, scores + length_);
         double sum = 0;
-        for (double& weight : weights) sum += weight = std::exp(weight - highest);
-        for (double& weight : weights) weight /= sum;
+        for (int j = 0; j < length_; ++j) sum += scores[j] = std::exp(scores[j] - highest);
+        for (int j = 0; j < length_; ++j) scores[j] /= sum;
         return (highest + std::log(sum)) / std::log(2.0);
     }
 
     // What dropout makes of each weight of a query row.
-    void drop(int i, Doubles& factors) const {
-        if (task_.problem.dropout == 0) return;
-        for (int column = 0; column < length_; column += 64)
+    void drop(int i, double* factors) const {
+        std::fill(factors, factors + length_, task_.kept_scale);
+        for (int column = 0; task_.problem.dropout > 0 && column < length_; column += 64)
             for (int c = 0; c < 4; ++c) {
                 const DropoutPatch patch = dropout_patch(i, column + 2 * c);
                 const unsigned word = dropped_patch(task_.dropout, batch_head_, patch.row_group, patch.column_group);
                 for (int n = 0; n < 16; ++n) {
                     const int j = column + 8 * (n / 2) + 2 * c + n % 2;
-                    if (j >= length_) continue;
-                    const bool dropped = word >> dropout_patch(i, j).bit & 1u;
-                    factors[std::size_t(j)] = dropped ? 0.0 : task_.kept_scale;
+                    if (j < length_ && (word >> dropout_patch(i, j).bit & 1u)) factors[j] = 0;
                 }
             }
     }
 
-    void differentiate_query(int i, const Doubles& weights, const Doubles& factors) {
-        const double* gradient = &task_.dout[std::size_t(row(i))];
-        double* ds = ds_[i];
-        double delta = 0;
-        for (int j = 0; j < length_; ++j) {
-            ds[j] = factors[std::size_t(j)] * dot(gradient, value(j), head_dim_);
-            delta += weights[std::size_t(j)] * ds[j];
-        }
-        for (int j = 0; j < length_; ++j) {
+    void differentiate_queries(int first, int end, Matrix& weights, Matrix& factors) {
+        for (int j = 0; j < length_; ++j)
+            for (int i = first; i < end; ++i)
+                ds_[i][j] = factors[i - first][j] * dot(&task_.dout[std::size_t(row(i))], value(j), head_dim_);
+        for (int i = first; i < end; ++i) {
+            double* ds = ds_[i];
+            const double *weight = weights[i - first], delta = dot(weight, ds, length_);
             // The scores of a hidden query are constants.
-            ds[j] = hidden(i) ? 0.0 : weights[std::size_t(j)] * (ds[j] - delta) * task_.scale;
-            add_scaled(task_.dq + row(i), ds[j], key(j), head_dim_);
+            for (int j = 0; j < length_; ++j) ds[j] = hidden(i) ? 0.0 : weight[j] * (ds[j] - delta) * task_.scale;
         }
-        if (!c2p_) return;
-        const Range range = slots_of_query(i);
-        double* sums = query_sums_[i];
-        std::fill(sums + range.first, sums + range.end, 0.0);
-        for (int j = 0; j < length_; ++j) sums[slot(i, j)] += ds[j];
-        for (int at = range.first; at < range.end; ++at)
-            add_scaled(task_.dq + row(i), sums[at], position_key(at), head_dim_);
+        for (int j = 0; j < length_; ++j)
+            for (int i = first; i < end; ++i) add_scaled(task_.dq + row(i), ds_[i][j], key(j), head_dim_);
+        for (int i = first; c2p_ && i < end; ++i) {
+            const Range range = slots_of_query(i);
+            double* sums = query_sums_[i];
+            std::fill(sums + range.first, sums + range.end, 0.0);
+            for (int j = 0; j < length_; ++j) sums[slot(i, j)] += ds_[i][j];
+            for (int at = range.first; at < range.end; ++at)
+                add_scaled(task_.dq + row(i), sums[at], position_key(at), head_dim_);
+        }
     }
 
     // Key rows: dv and dk.
