@@ -30,6 +30,16 @@ std::vector<KernelSpec> kernels_of(const SweepItem& item, const Config& config, 
     return specs;
 }
 
+std::vector<KernelSpec> test_kernels_of(const SweepItem& item, const DeviceInfo& device) {
+    const Operation& operation = *item.operation;
+    std::vector<KernelSpec> specs = kernels_of(item, operation.reference_config(device), device);
+    for (const Fields& producer : operation.producers(item.workload, device)) {
+        const Config config = operation.heuristic(operation.workload_of(producer), device);
+        for (KernelSpec& spec : operation.kernels(producer, config, device)) specs.push_back(std::move(spec));
+    }
+    return specs;
+}
+
 WorkloadTuner::WorkloadTuner(const TuningTools& tools, const SweepItem& item, CandidateList list,
                              const ProfileEntry* before)
     : tools_(tools), item_(item), list_(std::move(list)) {
@@ -129,6 +139,17 @@ void WorkloadTuner::settle(CandidateOutcome outcome) {
         event(SweepEvent::Kind::rejected, &outcome.config, outcome.reason + ": " + outcome.detail);
     }
     known_.push_back({std::move(outcome), false});
+}
+
+// The worker would compile them one after the other.
+void WorkloadTuner::compile_test_kernels() {
+    if (!tools_.compiler.useful()) return;
+    try {
+        tools_.compiler.compile(
+            {test_kernels_of(item_, tools_.device)}, [](int, const CompileResult&) {}, [&] { return interrupted(); });
+    } catch (const Error&) {
+        // The worker meets the same failure, and reports it.
+    }
 }
 
 // False when interrupted.
@@ -301,6 +322,8 @@ TuningResult WorkloadTuner::run() {
     };
     bool anything = !pending_.empty() || !entrants().empty();
     if (anything) {
+        compile_test_kernels();
+        if (interrupted()) return end(TuningEnd::interrupted);
         OpenedWorkload opened = tools_.worker.open(item_.workload, kDataSeed);
         result_.stages.open = lap();
         if (opened.failure == "interrupted") return end(TuningEnd::interrupted);

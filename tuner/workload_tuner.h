@@ -60,6 +60,7 @@ class WorkloadTuner : private CandidateTimer {
     void recall(const ProfileEntry* before);
     bool interrupted() override { return tools_.interrupts() >= 1; }
     std::vector<std::vector<double>> round(const std::vector<int>& field, int samples) override;
+    void compile_test_kernels();
     bool compile_pending();
     bool measure_pending();
     void settle(CandidateOutcome outcome);
@@ -84,6 +85,8 @@ class WorkloadTuner : private CandidateTimer {
 
 // The kernels that a config needs over a whole workload, each once.
 std::vector<KernelSpec> kernels_of(const SweepItem& item, const Config& config, const DeviceInfo& device);
+// Those that its test cases take: of the reference, and of what produces inputs.
+std::vector<KernelSpec> test_kernels_of(const SweepItem& item, const DeviceInfo& device);
 
 inline constexpr std::uint64_t kDataSeed = 1;
 

@@ -1,6 +1,7 @@
 #include <set>
 
 #include "catch.h"
+#include "model_gpus.h"
 #include "turbotune/base/error.h"
 #include "turbotune/ops/disentangled_attention/attention.h"
 
@@ -108,5 +109,26 @@ TEST_CASE("neighbours begin with the nearest length and never leave the precisio
     for (const Workload& neighbour : neighbours) {
         CHECK(neighbour.fields.text("precision") == "half");
         CHECK_FALSE(neighbour == workload);
+    }
+}
+
+TEST_CASE("the producers of a workload name the kernels that its test cases' inputs are made by", "[workload]") {
+    const DeviceInfo gpu = turbotune::testing::hopper();
+    auto kernels = [&](const Fields& problem) {
+        std::set<std::string> names;
+        for (const KernelSpec& spec :
+             operation().kernels(problem, operation().heuristic(operation().workload_of(problem), gpu), gpu))
+            names.insert(spec.to_string());
+        return names;
+    };
+    for (const Workload& workload :
+         enumerate(Preset::quick, {{"dropout", {"off", "on"}}, {"batch_heads", {"8", "32"}}})) {
+        INFO(workload.to_string());
+        std::set<std::string> named, used;
+        for (const Fields& producer : operation().producers(workload, gpu)) named.merge(kernels(producer));
+        for (const TestCase& data : operation().parity_cases(workload, gpu, 1))
+            if (!data.producer.empty()) used.merge(kernels(data.producer));
+        CHECK(named == used);
+        CHECK(used.empty() == (workload.fields.text("pass").rfind("backward", 0) != 0));
     }
 }

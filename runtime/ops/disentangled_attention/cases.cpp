@@ -358,6 +358,17 @@ std::vector<TestCase> make_parity_cases(const Workload& workload, const DeviceIn
     return cases;
 }
 
+std::vector<Fields> producers_of(const Workload& workload, const DeviceInfo& device) {
+    std::vector<Fields> producers;
+    for (DType dtype : dtypes_of(workload)) {
+        Problem problem = timing_problem(workload, device, dtype);
+        if (problem.pass != Pass::backward) continue;
+        problem.pass = Pass::training_forward;
+        producers.push_back(problem.to_fields());
+    }
+    return producers;
+}
+
 TestCase make_timing_case(const Workload& workload, const DeviceInfo& device, std::uint64_t seed) {
     return full_size_case(workload, device, dtypes_of(workload).front(), seed);
 }

@@ -10,6 +10,8 @@ namespace turbotune::disentangled_attention {
 inline constexpr std::uint64_t kCaseDropoutSeed = 0x5eed0123456789abull, kCaseDropoutOffset = 7;
 
 std::vector<TestCase> make_parity_cases(const Workload& workload, const DeviceInfo& device, std::uint64_t seed);
+// Of a backward workload: the forward problems of its full-size cases, less what no kernel depends on.
+std::vector<Fields> producers_of(const Workload& workload, const DeviceInfo& device);
 TestCase make_timing_case(const Workload& workload, const DeviceInfo& device, std::uint64_t seed);
 // Without expected values. Masked: right padding. Packed: one sequence has the problem's length and the others share
 // the remaining tokens evenly; with no tokens given all have that length.

@@ -179,6 +179,10 @@ class DisentangledAttention : public Operation {
         return problems;
     }
 
+    std::vector<Fields> producers(const Workload& workload, const DeviceInfo& device) const override {
+        return producers_of(workload, device);
+    }
+
     std::vector<std::pair<Fields, Config>> exceptions(const Workload& workload, const Config& config) const override {
         std::vector<std::pair<Fields, Config>> exceptions;
         const auto family = static_cast<int>(workload.fields.integer("length"));

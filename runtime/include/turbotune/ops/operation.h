@@ -110,6 +110,10 @@ class Operation {
         return {timing_case(workload, device, 1).problem};
     }
 
+    // The producers of the workload's test cases (TestCase::producer), one for each set of kernels, without data: what
+    // compile-ahead asks besides.
+    virtual std::vector<Fields> producers(const Workload&, const DeviceInfo&) const { return {}; }
+
     // Problems for which plan() takes another config than the one it chose for their workload, and that config: what
     // warming a cache compiles besides.
     virtual std::vector<std::pair<Fields, Config>> exceptions(const Workload&, const Config&) const { return {}; }

@@ -64,7 +64,7 @@ using SweepListener = std::function<void(const SweepEvent&)>;
 
 // Where the time of a sweep went, in seconds, summed over its devices.
 struct SweepStages {
-    double open = 0;     // test data and references
+    double open = 0;     // test data and references, with waiting for their kernels
     double compile = 0;  // waiting for kernels that were not ready
     double check = 0;    // parity, and each candidate's first timing
     double search = 0;   // timing until the winner is known
