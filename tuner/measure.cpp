@@ -200,8 +200,12 @@ TimingBench::TimingBench(Runtime& runtime, const Operation& operation, const Tes
     State& s = *state_;
     s.device.make_current();
     s.problem = test_case.problem;
-    TestCase whole = test_case;
-    produce_inputs(runtime, operation, whole);
+    TestCase produced;
+    if (!test_case.producer.empty()) {
+        produced = test_case;
+        produce_inputs(runtime, operation, produced);
+    }
+    const TestCase& whole = test_case.producer.empty() ? test_case : produced;
     s.memory = plan_memory(whole, s.device.info(), limit_bytes);
     s.stream = s.device.create_stream();
     s.timer = s.device.create_timer();
