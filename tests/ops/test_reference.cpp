@@ -173,3 +173,21 @@ TEST_CASE("cases that share their data are those of another math, and inference 
     problem.dropout = 0.1f;
     CHECK(make().expected.at("out").data != training.expected.at("out").data);
 }
+
+TEST_CASE("slots never fall as the distance grows, which the reference counts on", "[reference]") {
+    for (auto [buckets, most] : {std::pair{256, 512},
+                                 {16, 32},
+                                 {32, 40},
+                                 {0, 24},
+                                 {-1, 1000},
+                                 {2, 8},
+                                 {3, 9},
+                                 {5, 64},
+                                 {7, 600},
+                                 {127, 4096}}) {
+        INFO(buckets << " " << most);
+        const disentangled_attention::SlotTable table = disentangled_attention::make_slot_table(buckets, most);
+        for (std::int64_t distance = -5000; distance < 5000; ++distance)
+            REQUIRE(table.slot(distance) <= table.slot(distance + 1));
+    }
+}
