@@ -149,7 +149,7 @@ void compare_piece(const HostTensor& got, const Expectation& want, std::size_t f
     double farthest = 0;
     for (std::size_t i = first; i < end; ++i) {
         const double value = values[i - first], expected = wanted[i - first], distance = std::abs(value - expected);
-        if (distance <= farthest) continue;  // most elements; never where a NaN or an infinity is
+        if (distance <= farthest) continue;  // most elements, and never one with a NaN
         farthest = std::max(farthest, distance);
         double error = distance / want.largest;
         if (std::isnan(error)) error = std::isnan(value) && std::isnan(expected) ? 0 : INFINITY;
