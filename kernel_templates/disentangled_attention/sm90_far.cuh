@@ -54,12 +54,11 @@ struct FarTiles : Warpgroup {
         }
     }
 
-    __device__ __forceinline__ void weigh(Weights& a, Scores& s, const Rows& rows, Softmax& softmax,
-                                          u32 kept) const {
+    __device__ __forceinline__ void weigh(Weights& a, Scores& s, Softmax& softmax, u32 kept) const {
         softmax.clear();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-            softmax.exponentials(s, rows, step, p.scale_log2);
+            softmax.exponentials(s, step, p.scale_log2);
             pack_probabilities(a[step], s, step);
             drop(a[step], kept, step);
         }
@@ -92,15 +91,15 @@ struct FarTiles : Warpgroup {
         const int first_key = t * block_n + 64 * unit;
         KeyBits bits;
         if constexpr (!plain) bits = KeyBits(shared, kv.slot, unit, item.length - first_key);
-        if (!plain && !bits.all) apply_mask(s, bits, here().c);
+        if (!plain && !bits.all) apply_mask(s, bits, rows, here().c);
         if constexpr (ends_tile) release(k_empty + 8 * kv.slot);
-        weigh(a, s, rows, softmax, kept[unit]);
+        weigh(a, s, softmax, kept[unit]);
         if (softmax.exceeded()) [[unlikely]] {
             rest(o, next);
             compute_scores(s, q, item, first_key);
-            if (!plain && !bits.all) apply_mask(s, bits, here().c);
+            if (!plain && !bits.all) apply_mask(s, bits, rows, here().c);
             move_maximum(o, s, rows, softmax);
-            weigh(a, s, rows, softmax, kept[unit]);
+            weigh(a, s, softmax, kept[unit]);
         }
         if (ends_tile && t + 1 < end) take_kept(kept, ahead);
         softmax.add(rows);
@@ -109,7 +108,7 @@ struct FarTiles : Warpgroup {
         wgmma_wait<1>();
         settle(next);
         if (unit == 0 && t != begin) release(v_empty + 8 * kv.behind().slot);
-        if constexpr (ends_tile && units == 2) next_plain = agreed(ahead_plain);
+        if constexpr (ends_tile && units == 2) next_plain = agreed(ahead_plain & plain_keys);
         if constexpr (ends_tile) kv.advance();
     }
 
@@ -120,19 +119,20 @@ struct FarTiles : Warpgroup {
         settle(s);
     }
 
-    // Whether no key of a tile is masked or beyond the sequence, as 0 or 1. K's barrier has been waited for.
+    // What is plain of a tile, as a sum of PlainParts. K's barrier has been waited for.
     __device__ __forceinline__ u32 plain_word(const RingPosition<stages>& at, int keys_left) const {
-        return mask ? load_word(shared + plain_offset + 4 * at.slot) : keys_left >= block_n;
+        return mask ? load_word(shared + plain_offset + 4 * at.slot)
+                    : plain_rows | (keys_left >= block_n ? plain_keys : 0u);
     }
     // The vote tells the compiler that a warp agrees, so that it branches for all lanes at once.
-    __device__ __forceinline__ bool agreed(u32 word) const {
-        return mask ? __all_sync(0xffffffffu, word != 0) : word != 0;
+    __device__ __forceinline__ bool agreed(bool plain) const {
+        return mask ? __all_sync(0xffffffffu, plain) : plain;
     }
 
     __device__ __forceinline__ bool plain_pair(int keys_left) const {
         const RingPosition<stages> ahead = kv.ahead(1);
         if constexpr (mask) await(k_full + 8 * ahead.slot, ahead.parity);
-        return agreed(plain_word(kv, keys_left)) && agreed(plain_word(ahead, keys_left - block_n));
+        return agreed(plain_word(kv, keys_left) & plain_word(ahead, keys_left - block_n) & plain_keys);
     }
 
     // Tiles begin .. end - 1, at least one.
@@ -146,10 +146,10 @@ struct FarTiles : Warpgroup {
         await(k_full + 8 * kv.slot, kv.parity);
         issue_scores(s, q, kv.slot, 0);
         rest(o, s);
-        hide_units(s, kv.slot, 0, item.length - begin * block_n);
+        hide_units(s, rows, kv.slot, 0, item.length - begin * block_n);
         move_maximum(o, s, rows, softmax);
         int t = begin;
-        bool plain = agreed(plain_word(kv, item.length - begin * block_n));
+        bool plain = agreed(plain_word(kv, item.length - begin * block_n) & plain_keys);
 #pragma unroll 1
         for (;;) {
             if constexpr (units == 2) {

@@ -4,12 +4,9 @@
 struct Rows {
     float bias[2];     // q_i.PK_e in far tiles, else 0; rows g and g + 8
     float m[2], l[2];  // subtracted maximum (unscaled), sum of this thread's columns
-    float scale[2];    // with a mask: that of the softmax, or -0 for masked rows, which attend every key equally
+    float hidden[2];   // score of hidden keys; with a mask 0 in masked rows, whose scores are all 0: they attend all equally
 
-    __device__ __forceinline__ float factor(int half, float uniform) const { return mask ? scale[half] : uniform; }
-    __device__ __forceinline__ bool masked(int half) const {
-        return mask && __float_as_uint(scale[half]) == 0x80000000u;
-    }
+    __device__ __forceinline__ bool masked(int half) const { return mask && hidden[half] == 0.0f; }
 };
 
 // Keys of a unit that kept rows attend; bit = key. `keys_left`: keys in range, from the unit's first.
@@ -30,9 +27,10 @@ struct KeyBits {
 };
 
 // Masks the scores of a unit.
-__device__ __forceinline__ void apply_mask(float (&s)[32], const KeyBits& bits, int c) {
+__device__ __forceinline__ void apply_mask(float (&s)[32], const KeyBits& bits, const Rows& rows, int c) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
+        if (bits.keep[i] == 0xffffffffu) continue;
         const u32 word = bits.keep[i] >> (2 * c);
 #pragma unroll
         for (int n = 0; n < 4; ++n)
@@ -41,7 +39,7 @@ __device__ __forceinline__ void apply_mask(float (&s)[32], const KeyBits& bits, 
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     float& score = s[(4 * i + n) * 4 + 2 * half + b];
-                    score = word >> (8 * n + b) & 1 ? score : masked_score;
+                    score = word >> (8 * n + b) & 1 ? score : rows.hidden[half];
                 }
     }
 }
@@ -73,21 +71,14 @@ struct Softmax {
         }
     }
 
-    // Of a near tile, whose scores may be infinite where two saturated ones were added in fp16 (bf16 tensors), and whose
-    // masked rows may hold anything, which no factor of 0 must meet. `hide` masks keys, where `hiding` says so.
-    template <bool may_hide, int count, class Hide>
-    static __device__ __forceinline__ void near_maxima(float (&most)[2], float (&s)[count], const Rows& rows,
-                                                       bool hiding, Hide hide) {
-        constexpr bool sums = c2p && p2c && dtype == dtype_bf16;
+    // Of a near tile, whose scores may be infinite where two saturated ones were added in fp16 (bf16 tensors).
+    template <int count>
+    static __device__ __forceinline__ void near_maxima(float (&most)[2], float (&s)[count]) {
         maxima(most, s);
-        if constexpr (may_hide || mask || sums) {
-            const bool seldom = hiding || (mask && (rows.masked(0) || rows.masked(1))) ||
-                                (sums && fmaxf(most[0], most[1]) > largest_score);
-            if (__any_sync(0xffffffffu, seldom)) [[unlikely]] {
-                if constexpr (may_hide) hide();
+        if constexpr (c2p && p2c && dtype == dtype_bf16) {
+            if (__any_sync(0xffffffffu, fmaxf(most[0], most[1]) > largest_score)) [[unlikely]] {
 #pragma unroll
-                for (int i = 0; i < count; ++i)
-                    s[i] = rows.masked(i >> 1 & 1) ? 0.0f : min_or_nan(s[i], largest_score);
+                for (int i = 0; i < count; ++i) s[i] = min_or_nan(s[i], largest_score);
                 maxima(most, s);
             }
         }
@@ -101,22 +92,21 @@ struct Softmax {
         for (int half = 0; half < 2; ++half) {
             float all = fmaxf(most[half], __shfl_xor_sync(0xffffffffu, most[half], 1));
             all = fmaxf(all, __shfl_xor_sync(0xffffffffu, all, 2)) + (near ? 0.0f : rows.bias[half]);
-            const float factor = rows.factor(half, scale);
-            const float m = (all - rows.m[half]) * factor > lazy ? all : rows.m[half];
-            ratio[half] = exp2_approx((rows.m[half] - m) * factor);
+            const float m = (all - rows.m[half]) * scale > lazy ? all : rows.m[half];
+            ratio[half] = exp2_approx((rows.m[half] - m) * scale);
             rows.m[half] = m;
-            offset[half] = ((near ? 0.0f : rows.bias[half]) - m) * factor;
+            offset[half] = ((near ? 0.0f : rows.bias[half]) - m) * scale;
         }
         clear();
     }
 
     // Scores of 16 keys to probabilities.
     template <int count>
-    __device__ __forceinline__ void exponentials(float (&s)[count], const Rows& rows, int step, float scale) {
+    __device__ __forceinline__ void exponentials(float (&s)[count], int step, float scale) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             float& score = s[8 * step + i];
-            score = exp2_approx(score * rows.factor(i >> 1 & 1, scale) + offset[i >> 1 & 1]);
+            score = exp2_approx(score * scale + offset[i >> 1 & 1]);
             sum[i >> 1 & 1][i & 1] += score;
         }
     }
