@@ -28,6 +28,7 @@ DEFAULTS = dict(head_dim=64, dtype=2, c2p=True, p2c=True, mask=False, packed=Fal
                 spare_chunks=0, resident=False, prefetch=False, dropout=False, paired=False)
 LENGTHS = tuple(map(int, os.environ.get("LENGTHS", "128,512,1024,2048,4096,8192").split(",")))
 BATCH = int(os.environ.get("BATCH", "0"))   # 0: 16384 / length
+RAGGED = os.environ.get("MASK", "") == "ragged"
 ONE_LENGTH = int(os.environ.get("ONE_LENGTH", "0"))
 SECONDS_PER_VARIANT = 15
 
@@ -387,11 +388,14 @@ def time_lengths(torch, driver, config):
             continue
         batch = BATCH or 16384 // length
         mask = torch.ones(batch, length) if config["mask"] else None
+        if config["mask"] and RAGGED:
+            torch.manual_seed(length)
+            mask = torch.arange(length)[None, :] < torch.randint(max(1, length - 63), length + 1, (batch, 1))
         problem = Problem(torch, config, batch, 12, length, mask=mask, lengths=[length] * batch if config["packed"] else None)
         for _ in range(2):
             driver.launch(problem)
         times = []
-        for _ in range(15):
+        for _ in range(25):
             flush.zero_()
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()

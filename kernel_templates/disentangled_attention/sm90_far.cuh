@@ -74,30 +74,41 @@ struct FarTiles : Warpgroup {
         rescale(o, softmax.ratio);
     }
 
+    // Hides keys as hide_units does, by the mask in device memory: the ring's slot may be gone.
+    __device__ __forceinline__ void hide_again(Scores& s, const Rows& rows, const Item& item, int first_key) const {
+        KeyBits bits(item.length - first_key);
+        const Lane lane = here();
+        if constexpr (mask) {
+            const u32 kept = kept_keys<2>(p, item, first_key + lane.lane);
+#pragma unroll
+            for (int i = 0; i < 2; ++i) bits.keep[i] = __ballot_sync(0xffffffffu, kept >> i & 1);
+        }
+        apply_mask(s, bits, rows, lane.c);
+    }
+
     // One unit of the tile at t: s to weights, and these times V; `next` gets the scores of the unit after it, which mean
     // nothing when this is the last one. `plain`: no key of the tile is masked or beyond the sequence. What is subtracted
     // from the scores stays as it is, unless their exponentials become too large: so nothing waits for a maximum.
-    template <int unit, bool plain>
+    template <int unit>
     __device__ __forceinline__ void unit_step(Output& o, Scores& s, Scores& next, Weights& a, Rows& rows,
                                               Softmax& softmax, u32 (&kept)[units], const Query& q,
-                                              const Item& item, int t, int begin, int end, bool& next_plain) {
+                                              const Item& item, int t, int begin, int end, bool& plain) {
         constexpr bool ends_tile = unit + 1 == units;
         const RingPosition<stages> ahead = kv.ahead(1);
         if (ends_tile && t + 1 < end) await(k_full + 8 * ahead.slot, ahead.parity);
         // Read here, looked at below: the answer takes its time.
         u32 ahead_plain = 0;
-        if (ends_tile && units == 2 && t + 1 < end) ahead_plain = plain_word(ahead, item.length - (t + 1) * block_n);
+        if (ends_tile && t + 1 < end) ahead_plain = plain_word(ahead, item.length - (t + 1) * block_n);
         issue_scores(next, q, ends_tile ? ahead.slot : kv.slot, ends_tile ? 0 : unit + 1);
         const int first_key = t * block_n + 64 * unit;
-        KeyBits bits;
-        if constexpr (!plain) bits = KeyBits(shared, kv.slot, unit, item.length - first_key);
-        if (!plain && !bits.all) apply_mask(s, bits, rows, here().c);
+        if (!plain) [[unlikely]]
+            apply_mask(s, KeyBits(shared, kv.slot, unit, item.length - first_key), rows, here().c);
         if constexpr (ends_tile) release(k_empty + 8 * kv.slot);
         weigh(a, s, softmax, kept[unit]);
         if (softmax.exceeded()) [[unlikely]] {
             rest(o, next);
             compute_scores(s, q, item, first_key);
-            if (!plain && !bits.all) apply_mask(s, bits, rows, here().c);
+            hide_again(s, rows, item, first_key);
             move_maximum(o, s, rows, softmax);
             weigh(a, s, softmax, kept[unit]);
         }
@@ -108,7 +119,7 @@ struct FarTiles : Warpgroup {
         wgmma_wait<1>();
         settle(next);
         if (unit == 0 && t != begin) release(v_empty + 8 * kv.behind().slot);
-        if constexpr (ends_tile && units == 2) next_plain = agreed(ahead_plain & plain_keys);
+        if constexpr (ends_tile) plain = agreed(ahead_plain & plain_keys);
         if constexpr (ends_tile) kv.advance();
     }
 
@@ -129,10 +140,15 @@ struct FarTiles : Warpgroup {
         return mask ? __all_sync(0xffffffffu, plain) : plain;
     }
 
-    __device__ __forceinline__ bool plain_pair(int keys_left) const {
-        const RingPosition<stages> ahead = kv.ahead(1);
-        if constexpr (mask) await(k_full + 8 * ahead.slot, ahead.parity);
-        return agreed(plain_word(kv, keys_left) & plain_word(ahead, keys_left - block_n) & plain_keys);
+    // Scores of the first unit of the tile at work, and their maximum as what is subtracted.
+    __device__ __forceinline__ void start_scores(Output& o, Scores& s, Rows& rows, Softmax& softmax, u32 (&kept)[units],
+                                                 const Query& q, int keys_left) const {
+        take_kept(kept, kv);
+        await(k_full + 8 * kv.slot, kv.parity);
+        issue_scores(s, q, kv.slot, 0);
+        rest(o, s);
+        hide_units(s, rows, kv.slot, 0, keys_left);
+        move_maximum(o, s, rows, softmax);
     }
 
     // Tiles begin .. end - 1, at least one.
@@ -142,42 +158,29 @@ struct FarTiles : Warpgroup {
         Weights a, b;
         Softmax softmax;
         u32 kept[units];  // of the tile at work
-        take_kept(kept, kv);
-        await(k_full + 8 * kv.slot, kv.parity);
-        issue_scores(s, q, kv.slot, 0);
-        rest(o, s);
-        hide_units(s, rows, kv.slot, 0, item.length - begin * block_n);
-        move_maximum(o, s, rows, softmax);
-        int t = begin;
+        start_scores(o, s, rows, softmax, kept, q, item.length - begin * block_n);
+        if constexpr (units == 1) {  // steps come in pairs
+            if ((end - begin) % 2 != 0) {
+                release(k_empty + 8 * kv.slot);
+                weigh(a, s, softmax, kept[0]);
+                softmax.add(rows);
+                await(v_full + 8 * kv.slot, kv.parity);
+                issue_values(o, a, kv.slot, 0);
+                rest(o, s);
+                release(v_empty + 8 * kv.slot);
+                kv.advance();
+                if (++begin == end) return;
+                start_scores(o, s, rows, softmax, kept, q, item.length - begin * block_n);
+            }
+        }
+        constexpr int pair = 2 / units;
         bool plain = agreed(plain_word(kv, item.length - begin * block_n) & plain_keys);
 #pragma unroll 1
-        for (;;) {
-            if constexpr (units == 2) {
-#pragma unroll 1
-                for (; t < end && plain; ++t) {
-                    unit_step<0, true>(o, s, other, a, rows, softmax, kept, q, item, t, begin, end, plain);
-                    unit_step<1, true>(o, other, s, b, rows, softmax, kept, q, item, t, begin, end, plain);
-                }
-            } else {
-#pragma unroll 1
-                for (; t + 1 < end && plain_pair(item.length - t * block_n); t += 2) {
-                    unit_step<0, true>(o, s, other, a, rows, softmax, kept, q, item, t, begin, end, plain);
-                    unit_step<0, true>(o, other, s, b, rows, softmax, kept, q, item, t + 1, begin, end, plain);
-                }
-            }
-            rest(o, s);
-            if (t >= end) break;
-            unit_step<0, false>(o, s, other, a, rows, softmax, kept, q, item, t, begin, end, plain);
-            if constexpr (units == 2) {
-                unit_step<1, false>(o, other, s, b, rows, softmax, kept, q, item, t, begin, end, plain);
-            } else {
-                rest(o, other);
-#pragma unroll
-                for (int i = 0; i < 32; ++i) s[i] = other[i];
-            }
-            rest(o, s);
-            ++t;
+        for (int t = begin; t < end; t += pair) {
+            unit_step<0>(o, s, other, a, rows, softmax, kept, q, item, t, begin, end, plain);
+            unit_step<units - 1>(o, other, s, b, rows, softmax, kept, q, item, t + pair - 1, begin, end, plain);
         }
+        rest(o, s);
         release(v_empty + 8 * kv.behind().slot);
     }
 

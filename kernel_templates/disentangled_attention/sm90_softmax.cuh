@@ -11,18 +11,15 @@ struct Rows {
 
 // Keys of a unit that kept rows attend; bit = key. `keys_left`: keys in range, from the unit's first.
 struct KeyBits {
-    u32 keep[2] = {~0u, ~0u};
-    bool all = true;
+    u32 keep[2];
 
-    KeyBits() = default;
-    __device__ __forceinline__ KeyBits(u32 shared, int stage, int unit, int keys_left) {
-        all = keys_left >= 64;
+    __device__ __forceinline__ explicit KeyBits(int keys_left) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            keep[i] = mask ? load_word(shared + bits_offset + 16 * stage + 8 * unit + 4 * i)
-                           : range_word(keys_left - 32 * i);
-            if constexpr (mask) all = all && keep[i] == 0xffffffffu;
-        }
+        for (int i = 0; i < 2; ++i) keep[i] = range_word(keys_left - 32 * i);
+    }
+    __device__ __forceinline__ KeyBits(u32 shared, int stage, int unit, int keys_left) : KeyBits(keys_left) {
+#pragma unroll
+        for (int i = 0; mask && i < 2; ++i) keep[i] = load_word(shared + bits_offset + 16 * stage + 8 * unit + 4 * i);
     }
 };
 

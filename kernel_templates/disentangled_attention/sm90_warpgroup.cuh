@@ -72,8 +72,7 @@ struct Warpgroup {
         if (!mask && keys_left >= 2 * count) return;
 #pragma unroll
         for (int unit = 0; unit < count / 32; ++unit) {
-            const KeyBits bits(shared, slot, first + unit, keys_left - 64 * unit);
-            if (!bits.all) apply_mask(part<32>(s, unit), bits, rows, here().c);
+            apply_mask(part<32>(s, unit), KeyBits(shared, slot, first + unit, keys_left - 64 * unit), rows, here().c);
         }
     }
 
