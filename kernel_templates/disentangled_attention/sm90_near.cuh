@@ -157,8 +157,8 @@ struct NearTiles : FarTiles {
     // One near tile, whose position scores lie in the buffers. Those of the next tile, unless this is the last one, are
     // made under its exponentials. `keys_left`: of the sequence from the tile's first.
     template <bool last>
-    __device__ __forceinline__ void near_tile(Output& o, Rows& rows, const ScoreBuffers& at, int keys_left, bool first,
-                                              bool last_phase) {
+    __device__ __forceinline__ void near_tile(Output& o, Rows& rows, const ScoreBuffers& at, int keys_left, float fall,
+                                              bool first, bool last_phase) {
         float s[32 * units];
         const RingPosition<stages> behind = kv.behind(), ahead = kv.ahead(1);
         const bool k_ready = last || test(k_full + 8 * ahead.slot, ahead.parity);
@@ -194,7 +194,7 @@ struct NearTiles : FarTiles {
         float most[2];
         Softmax::near_maxima(most, s);
         Softmax softmax;
-        softmax.begin<true>(most, rows, p.scale_log2);
+        softmax.begin<true>(most, rows, p.scale_log2, fall);
         if (softmax.moved(rows)) rescale(o, softmax.ratio);
         await(v_ready, v_full + 8 * kv.slot, kv.parity);
         const Probabilities probabilities{softmax, kept, o, operand(v_offset, kv.slot, tile_bytes), p.scale_log2};
@@ -213,16 +213,17 @@ struct NearTiles : FarTiles {
                                                bool last_phase) {
         const ScoreBuffers at(shared, group, here());
         int keys_left = length - begin * block_n;
+        const float fall = end - begin <= 64 ? 1.0f / p.scale_log2 : 0.0f;  // halves probabilities: 64 times at most
         bool first = true;
         await(k_full + 8 * kv.slot, kv.parity);
         position_scores<products>(at, kv.slot, NoWork());
 #pragma unroll 1
         for (int left = end - begin; left > 1; --left) {
-            near_tile<false>(o, rows, at, keys_left, first, false);
+            near_tile<false>(o, rows, at, keys_left, fall, first, false);
             keys_left -= block_n, first = false;
         }
         if constexpr (!resident) release_chunks(warpgroups);
-        near_tile<true>(o, rows, at, keys_left, first, last_phase);
+        near_tile<true>(o, rows, at, keys_left, fall, first, last_phase);
         wgmma_wait<0>();
         settle(o);
         release(v_empty + 8 * kv.behind().slot);

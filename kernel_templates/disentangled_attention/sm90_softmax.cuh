@@ -82,14 +82,16 @@ struct Softmax {
     }
 
     // Moves the maximum where scores, of which `most` are the largest, exceed it by much. In near tiles there is no row
-    // constant.
+    // constant, and with fp16 tensors, whose errors the rounding of probabilities shows in, the maximum follows: where
+    // probabilities are exactly 1 nothing is rounded. It falls by `fall` at most, as O and the sums grow by that.
     template <bool near>
-    __device__ __forceinline__ void begin(const float (&most)[2], Rows& rows, float scale) {
+    __device__ __forceinline__ void begin(const float (&most)[2], Rows& rows, float scale, float fall) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float all = fmaxf(most[half], __shfl_xor_sync(0xffffffffu, most[half], 1));
             all = fmaxf(all, __shfl_xor_sync(0xffffffffu, all, 2)) + (near ? 0.0f : rows.bias[half]);
-            const float m = (all - rows.m[half]) * scale > lazy ? all : rows.m[half];
+            float m = (all - rows.m[half]) * scale > lazy ? all : rows.m[half];
+            if constexpr (near && dtype == dtype_f16) m = fmaxf(all, rows.m[half] - fall);
             ratio[half] = exp2_approx((rows.m[half] - m) * scale);
             rows.m[half] = m;
             offset[half] = ((near ? 0.0f : rows.bias[half]) - m) * scale;
