@@ -3,8 +3,10 @@
 
     sm90_forward.py compile DIR [name:field=value,...] ...   needs NVRTC (libnvrtc.so.13), no GPU
     sm90_forward.py run DIR [--no-check] [--no-time]         needs PyTorch and a GPU of compute capability 9.0
+    sm90_forward.py compare DIR/NAME DIR/NAME ...            the same: times variants in turn, execution by execution
 
-Each variant runs in a process of its own that is killed when it hangs. A name with "notime" is only checked, one with
+Times of `run` differ by up to 7 % from one minute to the next, as clocks do; ratios of `compare` by less than 1 %. In `run`
+each variant runs in a process of its own that is killed when it hangs. A name with "notime" is only checked, one with
 "nocheck" only timed. LENGTHS=N,N,... and BATCH=N choose what is timed; ONLY=NAME picks one variant and ONE_LENGTH=N times
 that length alone, for a profiler:
     ONLY=both ONE_LENGTH=512 ncu --target-processes all -k regex:forward_sm90 -s 2 -c 1 ... sm90_forward.py run DIR --no-check
@@ -15,6 +17,7 @@ import math
 import os
 import re
 import signal
+import statistics
 import sys
 import time
 
@@ -28,6 +31,7 @@ DEFAULTS = dict(head_dim=64, dtype=2, c2p=True, p2c=True, mask=False, packed=Fal
                 spare_chunks=0, resident=False, prefetch=False, dropout=False, paired=False)
 LENGTHS = tuple(map(int, os.environ.get("LENGTHS", "128,512,1024,2048,4096,8192").split(",")))
 BATCH = int(os.environ.get("BATCH", "0"))   # 0: 16384 / length
+RAGGED = os.environ.get("MASK", "") == "ragged"
 ONE_LENGTH = int(os.environ.get("ONE_LENGTH", "0"))
 SECONDS_PER_VARIANT = 15
 
@@ -379,30 +383,58 @@ def check(torch, driver, config, tolerance=2e-2):
           f"lse {worst[0][3]:.2e}; large finite {finite}", flush=True)
 
 
+def timing_problem(torch, config, length):
+    batch = BATCH or 16384 // length
+    mask = torch.ones(batch, length) if config["mask"] else None
+    if config["mask"] and RAGGED:
+        torch.manual_seed(length)
+        mask = torch.arange(length)[None, :] < torch.randint(max(1, length - 63), length + 1, (batch, 1))
+    return Problem(torch, config, batch, 12, length, mask=mask, lengths=[length] * batch if config["packed"] else None)
+
+
+def timed_launch(torch, flush, driver, problem):
+    flush.zero_()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    driver.launch(problem)
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end)
+
+
 def time_lengths(torch, driver, config):
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     row = []
     for length in [ONE_LENGTH] if ONE_LENGTH else LENGTHS:
         if config["resident"] and length > 128:
             continue
-        batch = BATCH or 16384 // length
-        mask = torch.ones(batch, length) if config["mask"] else None
-        problem = Problem(torch, config, batch, 12, length, mask=mask, lengths=[length] * batch if config["packed"] else None)
+        problem = timing_problem(torch, config, length)
         for _ in range(2):
             driver.launch(problem)
-        times = []
-        for _ in range(15):
-            flush.zero_()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            driver.launch(problem)
-            end.record()
-            torch.cuda.synchronize()
-            times.append(begin.elapsed_time(end))
-        row.append(sorted(times)[len(times) // 2])
-        if ONE_LENGTH:
-            break
+        row.append(statistics.median(timed_launch(torch, flush, driver, problem) for _ in range(25)))
     print("  ms " + " ".join(f"{t:.4f}" for t in row), flush=True)
+
+
+def compare(paths):
+    import torch
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    variants = []
+    for path in paths:
+        directory, name = os.path.split(path)
+        config = next(v for v in json.load(open(os.path.join(directory, "variants.json"))) if v["name"] == name)["config"]
+        variants.append((path, config, Driver(torch, path + ".cubin", config)))
+    for length in [ONE_LENGTH] if ONE_LENGTH else LENGTHS:
+        problems = [timing_problem(torch, config, length) for _, config, _ in variants]
+        times = [[] for _ in variants]
+        for turn in range(34):
+            for i, (_, _, driver) in enumerate(variants):
+                driver.launch(problems[i])   # brings its code
+                time_ms = timed_launch(torch, flush, driver, problems[i])
+                if turn > 2:
+                    times[i].append(time_ms)
+        medians = [statistics.median(row) for row in times]
+        print(f"L {length:5} " + "  ".join(f"{path} {median:.4f} x {median / medians[0]:.3f}"
+                                           for (path, _, _), median in zip(variants, medians)), flush=True)
 
 
 def run_variants(directory, seconds, measure):
@@ -454,9 +486,11 @@ def run(directory, options):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3 or sys.argv[1] not in ("compile", "run"):
+    if len(sys.argv) < 3 or sys.argv[1] not in ("compile", "run", "compare"):
         sys.exit(__doc__)
     if sys.argv[1] == "compile":
         compile_variants(sys.argv[2], sys.argv[3:])
+    elif sys.argv[1] == "compare":
+        compare(sys.argv[2:])
     else:
         run(sys.argv[2], sys.argv[3:])

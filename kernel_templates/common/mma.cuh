@@ -25,6 +25,13 @@ __device__ __forceinline__ void load_matrices_transposed(u32 (&r)[4], u32 addres
                  : "memory");
 }
 
+// An 8x8 matrix, of which a thread holds (g, 2c..2c+1), transposed.
+__device__ __forceinline__ u32 transpose_matrix(u32 word) {
+    u32 result;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(word));
+    return result;
+}
+
 // An fp32 value for an operand of multiply<dtype_f32>, which reads all but the lowest 13 bits. The factor makes of the
 // cut a rounding: the result is within 2^-10.6 of the value (nearest: 2^-11), those with 11 significant bits stay what
 // they are, so do infinities and NaN, and finite magnitudes from 3.4015e38 on become infinite. cvt.rna.tf32.f32 takes

@@ -56,9 +56,3 @@ __device__ __forceinline__ void multiply_half_step(float (&c)[4], u32 a0, u32 a1
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(b));
 }
-
-__device__ __forceinline__ u32 transpose_matrix(u32 word) {
-    u32 result;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(word));
-    return result;
-}

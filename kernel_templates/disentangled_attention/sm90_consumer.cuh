@@ -59,7 +59,7 @@ struct Consumer : NearTiles {
             Rows rows;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                rows.m[half] = masked_score;
+                rows.m[half] = rows.hidden[half] = masked_score;
                 rows.l[half] = 0.0f;
             }
 #pragma unroll
@@ -82,11 +82,8 @@ struct Consumer : NearTiles {
                                    (16 * (lane.warp & 1) + lane.g);
                 release(range_empty + 8 * which);
 #pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const bool kept = !(masked >> 8 * half & 1);
-                    rows.scale[half] = kept ? p.scale_log2 : -0.0f;
-                    rows.m[half] = kept ? masked_score : 0.0f;
-                }
+                for (int half = 0; half < 2; ++half)
+                    rows.m[half] = rows.hidden[half] = masked >> 8 * half & 1 ? 0.0f : masked_score;
             }
             ++turn;
             const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, first_key, key_count);

@@ -29,88 +29,164 @@ struct FarTiles : Warpgroup {
         wgmma_commit();
     }
 
-    // The scores of 64 keys once more, from device memory, as K's tile may be gone. Slow, and seldom needed.
-    __device__ __forceinline__ void compute_scores(Scores& s, const Query& q, const Item& item, int first_key) const {
-        const Lane lane = here();
+    // The scores of 16 keys, from device memory.
+    __device__ __forceinline__ void compute_scores(float (&s)[8], const Query& q, const Rows& rows, const Item& item,
+                                                   const Lane& lane, int first_key) const {
         const u16* k = static_cast<const u16*>(p.k) + (packed ? 0 : item.batch * p.k_batch) + item.head * p.k_head +
                        2 * lane.c;
 #pragma unroll
-        for (int n = 0; n < 8; ++n) {
-            const int key = first_key + 8 * n + lane.g;
-            const u16* row = k + s64(item.first + min(key, item.length - 1)) * p.k_row;
-            float part[4] = {0, 0, 0, 0};
+        for (int n = 0; n < 2; ++n) {
+            const u16* row = k + key_row(item, first_key + 8 * n + lane.g) * p.k_row;
+            float(&scores)[4] = part<4>(s, n);
 #pragma unroll
-            for (int step = 0; step < dim_steps; ++step) {
-                u32 b[2];
+            for (int i = 0; i < 4; ++i) scores[i] = 0.0f;
 #pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    const u16* at = row + 16 * step + 8 * i;
-                    b[i] = aligned ? *reinterpret_cast<const u32*>(at) : u32(at[0]) | u32(at[1]) << 16;
-                }
-                multiply<dtype>(part, q[step], b[0], b[1]);
+            for (int step = 0; step < dim_steps; ++step)
+                multiply<dtype>(scores, q[step], load_pair(row + 16 * step), load_pair(row + 16 * step + 8));
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int key = first_key + 8 * n + 2 * lane.c + (i & 1);
+                const bool kept = key < item.length && (!mask || p.mask[item.batch * p.mask_batch + key]);
+                if (!kept) scores[i] = rows.hidden[i >> 1];
             }
-#pragma unroll
-            for (int i = 0; i < 4; ++i) s[4 * n + i] = part[i];
         }
     }
 
-    __device__ __forceinline__ void weigh(Weights& a, Scores& s, const Rows& rows, Softmax& softmax,
-                                          u32 kept) const {
+    // O += weights of 16 keys times V, from device memory.
+    __device__ __forceinline__ void add_values(Output& o, const u32 (&a)[4], const Item& item, const Lane& lane,
+                                               int first_key) const {
+        const u16* v = static_cast<const u16*>(p.v) + (packed ? 0 : item.batch * p.v_batch) + item.head * p.v_head +
+                       2 * lane.c;
+        const u16* rows[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) rows[i] = v + key_row(item, first_key + 8 * i + lane.g) * p.v_row;
+#pragma unroll
+        for (int n = 0; n < head_dim / 8; ++n)
+            multiply<dtype>(part<4>(o, n), a, transpose_matrix(load_pair(rows[0] + 8 * n)),
+                            transpose_matrix(load_pair(rows[1] + 8 * n)));
+    }
+
+    // Where a key's row is in K and V; one beyond the sequence has a weight of zero, whatever it holds.
+    __device__ __forceinline__ s64 key_row(const Item& item, int key) const {
+        return item.first + min(key, item.length - 1);
+    }
+    __device__ __forceinline__ u32 load_pair(const u16* from) const {
+        return aligned ? *reinterpret_cast<const u32*>(from) : u32(from[0]) | u32(from[1]) << 16;
+    }
+
+    __device__ __forceinline__ void weigh(Weights& a, Scores& s, Softmax& softmax, u32 kept) const {
         softmax.clear();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-            softmax.exponentials(s, rows, step, p.scale_log2);
+            softmax.exponentials(s, step, p.scale_log2);
             pack_probabilities(a[step], s, step);
             drop(a[step], kept, step);
         }
     }
 
     // The maximum of s becomes what is subtracted, where it exceeds that by much. O and the sums follow.
-    __device__ __forceinline__ void move_maximum(Output& o, Scores& s, Rows& rows, Softmax& softmax) const {
+    template <int count>
+    __device__ __forceinline__ void move_maximum(Output& o, const float (&s)[count], Rows& rows, Softmax& softmax) const {
         float most[2];
         Softmax::maxima(most, s);
-        softmax.begin<false>(most, rows, p.scale_log2);
+        softmax.begin<false>(most, rows, p.scale_log2, 0.0f);
 #pragma unroll
         for (int half = 0; half < 2; ++half) rows.l[half] *= softmax.ratio[half];
         rescale(o, softmax.ratio);
     }
 
-    // One unit of the tile at t: s to weights, and these times V; `next` gets the scores of the unit after it, which mean
-    // nothing when this is the last one. `plain`: no key of the tile is masked or beyond the sequence. What is subtracted
-    // from the scores stays as it is, unless their exponentials become too large: so nothing waits for a maximum.
-    template <int unit, bool plain>
-    __device__ __forceinline__ void unit_step(Output& o, Scores& s, Scores& next, Weights& a, Rows& rows,
-                                              Softmax& softmax, u32 (&kept)[units], const Query& q,
-                                              const Item& item, int t, int begin, int end, bool& next_plain) {
-        constexpr bool ends_tile = unit + 1 == units;
+    // Tiles begin .. end - 1 on their way: t is at work.
+    struct Run {
+        Output& o;
+        Rows& rows;
+        const Query& q;
+        const Item& item;
+        int begin, end, t;
+        Softmax softmax;
+        u32 kept[units];   // of the tile at work
+        bool plain;        // no key of the tile at work is masked or beyond the sequence
+        u32 put_off = 0;   // units that this warp put off, in bits, by their number among the keys modulo most_put_off
+
+        __device__ __forceinline__ int keys_left() const { return item.length - t * block_n; }
+    };
+
+    static constexpr int most_quick = 8;              // tiles before what was put off is made up
+    static constexpr int most_put_off = 16 * units;  // of those and one more tile, rounded up
+
+    // Units are taken in pairs: of one tile, or of two tiles of one unit each. The number-th of a pair:
+    static __device__ constexpr int unit_of(int number) { return units == 2 ? number : 0; }
+    static __device__ constexpr bool ends_tile(int number) { return unit_of(number) + 1 == units; }
+
+    // What is plain of the tile that the number-th unit is followed by. To be looked at late: the answer takes its time.
+    template <int number>
+    __device__ __forceinline__ u32 look_ahead(const Run& run) const {
+        if (!ends_tile(number) || run.t + 1 == run.end) return 0;
         const RingPosition<stages> ahead = kv.ahead(1);
-        if (ends_tile && t + 1 < end) await(k_full + 8 * ahead.slot, ahead.parity);
-        // Read here, looked at below: the answer takes its time.
-        u32 ahead_plain = 0;
-        if (ends_tile && units == 2 && t + 1 < end) ahead_plain = plain_word(ahead, item.length - (t + 1) * block_n);
-        issue_scores(next, q, ends_tile ? ahead.slot : kv.slot, ends_tile ? 0 : unit + 1);
-        const int first_key = t * block_n + 64 * unit;
-        KeyBits bits;
-        if constexpr (!plain) bits = KeyBits(shared, kv.slot, unit, item.length - first_key);
-        if (!plain && !bits.all) apply_mask(s, bits, here().c);
-        if constexpr (ends_tile) release(k_empty + 8 * kv.slot);
-        weigh(a, s, rows, softmax, kept[unit]);
-        if (softmax.exceeded()) [[unlikely]] {
-            rest(o, next);
-            compute_scores(s, q, item, first_key);
-            if (!plain && !bits.all) apply_mask(s, bits, here().c);
-            move_maximum(o, s, rows, softmax);
-            weigh(a, s, rows, softmax, kept[unit]);
+        await(k_full + 8 * ahead.slot, ahead.parity);
+        return plain_word(ahead, run.keys_left() - block_n);
+    }
+
+    // What is subtracted from the scores stays as it is, so that nothing waits for a maximum. Where exponentials become
+    // too large for that, a warp leaves the unit out for now: what follows takes long, must not lie in the loop's way, and
+    // all warps of a group must come to the same products.
+    __device__ __forceinline__ void put_off(Run& run, Weights& a, int unit) const {
+#pragma unroll
+        for (int i = 0; i < 16; ++i) a[i / 4][i % 4] = 0;
+        run.softmax.clear();
+        run.put_off |= 1u << (run.t * units + unit) % most_put_off;
+    }
+
+    // The units that were put off, now, by this warp alone, 16 keys at a time.
+    __device__ __forceinline__ void make_up(Run& run) const {
+#pragma unroll 1
+        for (int back = 4 * most_put_off; back > 0; --back) {
+            const int number = 4 * units * run.t - back, unit = number >> 2, step = number & 3;
+            if (!(run.put_off >> (unit & (most_put_off - 1)) & 1)) continue;
+            Item item = run.item;
+            int thread_number = thread;  // of this and the item nothing must be kept in registers for here
+            asm volatile("" : "+r"(thread_number), "+r"(item.head), "+r"(item.batch));
+            const Lane lane(thread_number);
+            float s[8];
+            compute_scores(s, run.q, run.rows, item, lane, 16 * number);
+            move_maximum(run.o, s, run.rows, run.softmax);
+            run.softmax.exponentials(s, 0, p.scale_log2);
+            run.softmax.add(run.rows);
+            u32 a[4];
+            pack_probabilities(a, s, 0);
+            if constexpr (dropout) {
+                const u32 dropped = dropped_patch(p.dropout, u32(item.batch * p.heads + item.head),
+                                                  (item.row0 / 16 + 4 * group + lane.warp) * 8 + lane.g,
+                                                  unit * 4 + lane.c);
+                drop(a, ~dropped >> 2 * step, 0);
+            }
+            add_values(run.o, a, item, lane, 16 * number);
         }
-        if (ends_tile && t + 1 < end) take_kept(kept, ahead);
-        softmax.add(rows);
+        run.put_off = 0;
+    }
+
+    // One unit: s to weights, and these times V, while the scores of the unit after it are made in `next`, which mean
+    // nothing when this is the last one. `plain`: that the tile is.
+    template <int number, bool plain>
+    __device__ __forceinline__ void step(Run& run, Scores& s, Scores& next, Weights& a) {
+        constexpr int unit = unit_of(number);
+        const u32 ahead = look_ahead<number>(run);
+        issue_scores(next, run.q, ends_tile(number) ? kv.ahead(1).slot : kv.slot, (unit + 1) % units);
+        if constexpr (!plain) hide_units(s, run.rows, kv.slot, unit, run.keys_left() - 64 * unit);
+        if constexpr (ends_tile(number)) release(k_empty + 8 * kv.slot);
+        weigh(a, s, run.softmax, run.kept[unit]);
+        if (run.softmax.exceeded()) [[unlikely]] put_off(run, a, unit);
+        if (ends_tile(number) && run.t + 1 < run.end) take_kept(run.kept, kv.ahead(1));
+        run.softmax.add(run.rows);
         if constexpr (unit == 0) await(v_full + 8 * kv.slot, kv.parity);
-        issue_values(o, a, kv.slot, unit);
+        issue_values(run.o, a, kv.slot, unit);
         wgmma_wait<1>();
         settle(next);
-        if (unit == 0 && t != begin) release(v_empty + 8 * kv.behind().slot);
-        if constexpr (ends_tile && units == 2) next_plain = agreed(ahead_plain);
-        if constexpr (ends_tile) kv.advance();
+        if (unit == 0 && run.t != run.begin) release(v_empty + 8 * kv.behind().slot);
+        if constexpr (ends_tile(number)) {
+            run.plain = agreed(ahead & plain_keys);
+            kv.advance();
+            ++run.t;
+        }
     }
 
     // Nothing is in flight any more: where paths with products join the compiler wants it so.
@@ -120,19 +196,22 @@ struct FarTiles : Warpgroup {
         settle(s);
     }
 
-    // Whether no key of a tile is masked or beyond the sequence, as 0 or 1. K's barrier has been waited for.
+    // What is plain of a tile, as a sum of PlainParts. K's barrier has been waited for.
     __device__ __forceinline__ u32 plain_word(const RingPosition<stages>& at, int keys_left) const {
-        return mask ? load_word(shared + plain_offset + 4 * at.slot) : keys_left >= block_n;
+        return mask ? load_word(shared + plain_offset + 4 * at.slot)
+                    : plain_rows | (keys_left >= block_n ? plain_keys : 0u);
     }
     // The vote tells the compiler that a warp agrees, so that it branches for all lanes at once.
-    __device__ __forceinline__ bool agreed(u32 word) const {
-        return mask ? __all_sync(0xffffffffu, word != 0) : word != 0;
+    __device__ __forceinline__ bool agreed(bool plain) const {
+        return mask ? __all_sync(0xffffffffu, plain) : plain;
     }
 
-    __device__ __forceinline__ bool plain_pair(int keys_left) const {
-        const RingPosition<stages> ahead = kv.ahead(1);
-        if constexpr (mask) await(k_full + 8 * ahead.slot, ahead.parity);
-        return agreed(plain_word(kv, keys_left)) && agreed(plain_word(ahead, keys_left - block_n));
+    // Whether the next two units come before tile `stop` and are plain.
+    __device__ __forceinline__ bool plain_pair(const Run& run, int stop) const {
+        if constexpr (units == 2)
+            return run.t < stop && run.plain;
+        else
+            return run.t + 1 < stop && run.plain && agreed(look_ahead<0>(run) & plain_keys);
     }
 
     // Tiles begin .. end - 1, at least one.
@@ -140,43 +219,35 @@ struct FarTiles : Warpgroup {
                                               const Item& item) {
         Scores s, other;
         Weights a, b;
-        Softmax softmax;
-        u32 kept[units];  // of the tile at work
-        take_kept(kept, kv);
+        Run run{o, rows, q, item, begin, end, begin};
+        take_kept(run.kept, kv);
         await(k_full + 8 * kv.slot, kv.parity);
         issue_scores(s, q, kv.slot, 0);
         rest(o, s);
-        hide_units(s, kv.slot, 0, item.length - begin * block_n);
-        move_maximum(o, s, rows, softmax);
-        int t = begin;
-        bool plain = agreed(plain_word(kv, item.length - begin * block_n));
+        hide_units(s, rows, kv.slot, 0, run.keys_left());
+        move_maximum(o, s, rows, run.softmax);
+        run.plain = agreed(plain_word(kv, run.keys_left()) & plain_keys);
 #pragma unroll 1
         for (;;) {
-            if constexpr (units == 2) {
+            const int stop = min(run.t + most_quick, end);
 #pragma unroll 1
-                for (; t < end && plain; ++t) {
-                    unit_step<0, true>(o, s, other, a, rows, softmax, kept, q, item, t, begin, end, plain);
-                    unit_step<1, true>(o, other, s, b, rows, softmax, kept, q, item, t, begin, end, plain);
-                }
-            } else {
-#pragma unroll 1
-                for (; t + 1 < end && plain_pair(item.length - t * block_n); t += 2) {
-                    unit_step<0, true>(o, s, other, a, rows, softmax, kept, q, item, t, begin, end, plain);
-                    unit_step<0, true>(o, other, s, b, rows, softmax, kept, q, item, t + 1, begin, end, plain);
-                }
+            while (plain_pair(run, stop)) {
+                step<0, true>(run, s, other, a);
+                step<1, true>(run, other, s, b);
             }
             rest(o, s);
-            if (t >= end) break;
-            unit_step<0, false>(o, s, other, a, rows, softmax, kept, q, item, t, begin, end, plain);
-            if constexpr (units == 2) {
-                unit_step<1, false>(o, other, s, b, rows, softmax, kept, q, item, t, begin, end, plain);
+            if (run.put_off) [[unlikely]] make_up(run);
+            if (run.t == end) break;
+            if (run.t == stop) continue;
+            step<0, false>(run, s, other, a);
+            rest(o, other);
+            if (units == 2) {
+                step<1, false>(run, other, s, b);
             } else {
-                rest(o, other);
 #pragma unroll
                 for (int i = 0; i < 32; ++i) s[i] = other[i];
             }
             rest(o, s);
-            ++t;
         }
         release(v_empty + 8 * kv.behind().slot);
     }

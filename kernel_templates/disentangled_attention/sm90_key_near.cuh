@@ -168,11 +168,7 @@ struct KeyNear : KeyFar {
 #pragma unroll
             for (int part = 0; part < 4; ++part) {
                 const int n = 2 * x + (part >> 1), half = part & 1;
-                u32 sum = c2p ? c[part] : t_words[half][n];
-                if constexpr (c2p && p2c)
-                    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(c[part]), "r"(t_words[half][n]));
-                s[4 * n + 2 * half] = half_to_float(sum);
-                s[4 * n + 2 * half + 1] = half_to_float(sum >> 16);
+                sum_scores(s[4 * n + 2 * half], s[4 * n + 2 * half + 1], c[part], t_words[half][n]);
             }
         }
     }

@@ -95,6 +95,9 @@ __device__ __forceinline__ u32 range_word(int left) {
     return left >= 32 ? 0xffffffffu : left <= 0 ? 0u : (1u << left) - 1;
 }
 
+// Of a tile: no key of it is hidden or beyond the sequence; no row of the block is masked.
+enum PlainParts : u32 { plain_keys = 1, plain_rows = 2 };
+
 // How many query rows of an item's block are masked.
 enum Hidden : int { hidden_none, hidden_some, hidden_all };
 

@@ -101,6 +101,7 @@ struct MaskReader {
         for (u32 turn = 1; work.more(); work.next(), ++turn) {
             const Item item = locate_item(p, work.item);
             const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, range.first_key, range.key_count);
+            const u32 rows = range.hidden == hidden_none ? plain_rows : 0;
             u32 kept = tile(item, tiles.begin);
             if (work.item + work.step < work.end) range = publish(locate_item(p, work.item + work.step), turn);
             for (int t = tiles.begin; t < tiles.end; ++t) {
@@ -114,7 +115,7 @@ struct MaskReader {
                     all &= word;
                 }
                 if (lane == 0) {
-                    reinterpret_cast<u32*>(memory + plain_offset)[kv.slot] = all == ~0u;
+                    reinterpret_cast<u32*>(memory + plain_offset)[kv.slot] = rows | (all == ~0u ? plain_keys : 0u);
                     barrier_arrive(shared + k_full + 8 * kv.slot);
                 }
                 kept = next;

@@ -20,7 +20,6 @@ struct NearTiles : FarTiles {
     // the exponentials away from what should run beside them.
     struct Probabilities {
         Softmax& softmax;
-        const Rows& rows;
         const u32 (&kept)[units];
         Output& o;
         u32 v;
@@ -31,7 +30,7 @@ struct NearTiles : FarTiles {
 #pragma unroll
             for (int step = begin; step < end; ++step) {
                 u32 a[4];
-                softmax.exponentials(s, rows, step, scale);
+                softmax.exponentials(s, step, scale);
                 pack_probabilities(a, s, step);
                 drop(a, kept[step / 4], step % 4);
                 wgmma_fence();
@@ -145,16 +144,26 @@ struct NearTiles : FarTiles {
         if constexpr (!resident) release_chunks(units);
     }
 
+    // Masks hidden keys of the tile at work, and zeros the scores of masked rows, which may be anything.
+    template <int count>
+    __device__ __forceinline__ void hide(float (&s)[count], const Rows& rows, int keys_left) const {
+        hide_units(s, rows, kv.slot, 0, keys_left);
+        if (!__any_sync(0xffffffffu, rows.masked(0) || rows.masked(1))) return;
+#pragma unroll
+        for (int i = 0; i < count; ++i)
+            if (rows.masked(i >> 1 & 1)) s[i] = 0.0f;
+    }
+
     // One near tile, whose position scores lie in the buffers. Those of the next tile, unless this is the last one, are
     // made under its exponentials. `keys_left`: of the sequence from the tile's first.
     template <bool last>
-    __device__ __forceinline__ void near_tile(Output& o, Rows& rows, const ScoreBuffers& at, int keys_left, bool first,
-                                              bool last_phase) {
+    __device__ __forceinline__ void near_tile(Output& o, Rows& rows, const ScoreBuffers& at, int keys_left, float fall,
+                                              bool first, bool last_phase) {
         float s[32 * units];
         const RingPosition<stages> behind = kv.behind(), ahead = kv.ahead(1);
         const bool k_ready = last || test(k_full + 8 * ahead.slot, ahead.parity);
         const bool v_ready = test(v_full + 8 * kv.slot, kv.parity);
-        const bool hiding = mask ? plain_word(kv, keys_left) == 0 : last && keys_left < block_n;
+        const u32 plain = mask || last ? plain_word(kv, keys_left) : 0;
         if constexpr (p2c) await(t_full + t_barrier(), t_parity);
         __syncwarp();
         if constexpr (units == 2) {  // all loads come first: their latency would show
@@ -179,15 +188,16 @@ struct NearTiles : FarTiles {
         settle(o);
         if (!first) release(v_empty + 8 * behind.slot);
         if (last && last_phase) release(q_empty);
-        if constexpr (!mask) release(k_empty + 8 * kv.slot);
+        if constexpr (mask || last)
+            if (!agreed(plain == (plain_keys | plain_rows))) [[unlikely]] hide(s, rows, keys_left);
+        release(k_empty + 8 * kv.slot);
         float most[2];
-        Softmax::near_maxima<mask || last>(most, s, rows, hiding, [&] { hide_units(s, kv.slot, 0, keys_left); });
-        if constexpr (mask) release(k_empty + 8 * kv.slot);  // which keeps the keys' bits, too
+        Softmax::near_maxima(most, s);
         Softmax softmax;
-        softmax.begin<true>(most, rows, p.scale_log2);
+        softmax.begin<true>(most, rows, p.scale_log2, fall);
         if (softmax.moved(rows)) rescale(o, softmax.ratio);
         await(v_ready, v_full + 8 * kv.slot, kv.parity);
-        const Probabilities probabilities{softmax, rows, kept, o, operand(v_offset, kv.slot, tile_bytes), p.scale_log2};
+        const Probabilities probabilities{softmax, kept, o, operand(v_offset, kv.slot, tile_bytes), p.scale_log2};
         if constexpr (last) {
             probabilities.steps(s, 0, 4 * units);
         } else {
@@ -203,16 +213,17 @@ struct NearTiles : FarTiles {
                                                bool last_phase) {
         const ScoreBuffers at(shared, group, here());
         int keys_left = length - begin * block_n;
+        const float fall = end - begin <= 64 ? 1.0f / p.scale_log2 : 0.0f;  // halves probabilities: 64 times at most
         bool first = true;
         await(k_full + 8 * kv.slot, kv.parity);
         position_scores<products>(at, kv.slot, NoWork());
 #pragma unroll 1
         for (int left = end - begin; left > 1; --left) {
-            near_tile<false>(o, rows, at, keys_left, first, false);
+            near_tile<false>(o, rows, at, keys_left, fall, first, false);
             keys_left -= block_n, first = false;
         }
         if constexpr (!resident) release_chunks(warpgroups);
-        near_tile<true>(o, rows, at, keys_left, first, last_phase);
+        near_tile<true>(o, rows, at, keys_left, fall, first, last_phase);
         wgmma_wait<0>();
         settle(o);
         release(v_empty + 8 * kv.behind().slot);

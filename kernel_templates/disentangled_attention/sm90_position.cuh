@@ -69,15 +69,7 @@ struct UnitScores {
 #pragma unroll
             for (int part = 0; part < 4; ++part) {
                 const int first = (2 * x + (part >> 1)) * 4 + 2 * (part & 1);
-                u32 sum = c2p ? c[x][part] : t[x][part];
-                if constexpr (c2p && p2c && dtype == dtype_bf16)  // whose probabilities hide the rounding
-                    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(c[x][part]), "r"(t[x][part]));
-                s[first] = half_to_float(sum);
-                s[first + 1] = half_to_float(sum >> 16);
-                if constexpr (c2p && p2c && dtype == dtype_f16) {
-                    s[first] += half_to_float(t[x][part]);
-                    s[first + 1] += half_to_float(t[x][part] >> 16);
-                }
+                sum_scores(s[first], s[first + 1], c[x][part], t[x][part]);
             }
     }
 };

@@ -81,6 +81,17 @@ __device__ __forceinline__ float half_to_float(u32 bits) {
     return value;
 }
 
+// The sum of neighbouring c2p and p2c scores, whichever there are, in fp32. Probabilities of bf16 hide that the sum itself
+// is rounded to fp16.
+__device__ __forceinline__ void sum_scores(float& low, float& high, u32 c, u32 t) {
+    u32 sum = c2p ? c : t;
+    if constexpr (c2p && p2c && dtype == dtype_bf16)
+        asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(c), "r"(t));
+    low = half_to_float(sum), high = half_to_float(sum >> 16);
+    if constexpr (c2p && p2c && dtype == dtype_f16)
+        low += half_to_float(t), high += half_to_float(t >> 16);
+}
+
 // One product with a chunk of 64 distances.
 __device__ __forceinline__ void chunk_product(float (&x)[32], const u32 (&a)[dim_steps][4], u32 chunk) {
     wgmma_fence();

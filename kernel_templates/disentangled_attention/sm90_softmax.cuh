@@ -4,35 +4,30 @@
 struct Rows {
     float bias[2];     // q_i.PK_e in far tiles, else 0; rows g and g + 8
     float m[2], l[2];  // subtracted maximum (unscaled), sum of this thread's columns
-    float scale[2];    // with a mask: that of the softmax, or -0 for masked rows, which attend every key equally
+    float hidden[2];   // score of hidden keys; with a mask 0 in masked rows, whose scores are all 0: they attend all equally
 
-    __device__ __forceinline__ float factor(int half, float uniform) const { return mask ? scale[half] : uniform; }
-    __device__ __forceinline__ bool masked(int half) const {
-        return mask && __float_as_uint(scale[half]) == 0x80000000u;
-    }
+    __device__ __forceinline__ bool masked(int half) const { return mask && hidden[half] == 0.0f; }
 };
 
 // Keys of a unit that kept rows attend; bit = key. `keys_left`: keys in range, from the unit's first.
 struct KeyBits {
-    u32 keep[2] = {~0u, ~0u};
-    bool all = true;
+    u32 keep[2];
 
-    KeyBits() = default;
-    __device__ __forceinline__ KeyBits(u32 shared, int stage, int unit, int keys_left) {
-        all = keys_left >= 64;
+    __device__ __forceinline__ explicit KeyBits(int keys_left) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            keep[i] = mask ? load_word(shared + bits_offset + 16 * stage + 8 * unit + 4 * i)
-                           : range_word(keys_left - 32 * i);
-            if constexpr (mask) all = all && keep[i] == 0xffffffffu;
-        }
+        for (int i = 0; i < 2; ++i) keep[i] = range_word(keys_left - 32 * i);
+    }
+    __device__ __forceinline__ KeyBits(u32 shared, int stage, int unit, int keys_left) : KeyBits(keys_left) {
+#pragma unroll
+        for (int i = 0; mask && i < 2; ++i) keep[i] = load_word(shared + bits_offset + 16 * stage + 8 * unit + 4 * i);
     }
 };
 
 // Masks the scores of a unit.
-__device__ __forceinline__ void apply_mask(float (&s)[32], const KeyBits& bits, int c) {
+__device__ __forceinline__ void apply_mask(float (&s)[32], const KeyBits& bits, const Rows& rows, int c) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
+        if (bits.keep[i] == 0xffffffffu) continue;
         const u32 word = bits.keep[i] >> (2 * c);
 #pragma unroll
         for (int n = 0; n < 4; ++n)
@@ -41,7 +36,7 @@ __device__ __forceinline__ void apply_mask(float (&s)[32], const KeyBits& bits, 
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     float& score = s[(4 * i + n) * 4 + 2 * half + b];
-                    score = word >> (8 * n + b) & 1 ? score : masked_score;
+                    score = word >> (8 * n + b) & 1 ? score : rows.hidden[half];
                 }
     }
 }
@@ -73,50 +68,44 @@ struct Softmax {
         }
     }
 
-    // Of a near tile, whose scores may be infinite where two saturated ones were added in fp16 (bf16 tensors), and whose
-    // masked rows may hold anything, which no factor of 0 must meet. `hide` masks keys, where `hiding` says so.
-    template <bool may_hide, int count, class Hide>
-    static __device__ __forceinline__ void near_maxima(float (&most)[2], float (&s)[count], const Rows& rows,
-                                                       bool hiding, Hide hide) {
-        constexpr bool sums = c2p && p2c && dtype == dtype_bf16;
+    // Of a near tile, whose scores may be infinite where two saturated ones were added in fp16 (bf16 tensors).
+    template <int count>
+    static __device__ __forceinline__ void near_maxima(float (&most)[2], float (&s)[count]) {
         maxima(most, s);
-        if constexpr (may_hide || mask || sums) {
-            const bool seldom = hiding || (mask && (rows.masked(0) || rows.masked(1))) ||
-                                (sums && fmaxf(most[0], most[1]) > largest_score);
-            if (__any_sync(0xffffffffu, seldom)) [[unlikely]] {
-                if constexpr (may_hide) hide();
+        if constexpr (c2p && p2c && dtype == dtype_bf16) {
+            if (__any_sync(0xffffffffu, fmaxf(most[0], most[1]) > largest_score)) [[unlikely]] {
 #pragma unroll
-                for (int i = 0; i < count; ++i)
-                    s[i] = rows.masked(i >> 1 & 1) ? 0.0f : min_or_nan(s[i], largest_score);
+                for (int i = 0; i < count; ++i) s[i] = min_or_nan(s[i], largest_score);
                 maxima(most, s);
             }
         }
     }
 
     // Moves the maximum where scores, of which `most` are the largest, exceed it by much. In near tiles there is no row
-    // constant.
+    // constant, and with fp16 tensors, whose errors the rounding of probabilities shows in, the maximum follows: where
+    // probabilities are exactly 1 nothing is rounded. It falls by `fall` at most, as O and the sums grow by that.
     template <bool near>
-    __device__ __forceinline__ void begin(const float (&most)[2], Rows& rows, float scale) {
+    __device__ __forceinline__ void begin(const float (&most)[2], Rows& rows, float scale, float fall) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float all = fmaxf(most[half], __shfl_xor_sync(0xffffffffu, most[half], 1));
             all = fmaxf(all, __shfl_xor_sync(0xffffffffu, all, 2)) + (near ? 0.0f : rows.bias[half]);
-            const float factor = rows.factor(half, scale);
-            const float m = (all - rows.m[half]) * factor > lazy ? all : rows.m[half];
-            ratio[half] = exp2_approx((rows.m[half] - m) * factor);
+            float m = (all - rows.m[half]) * scale > lazy ? all : rows.m[half];
+            if constexpr (near && dtype == dtype_f16) m = fmaxf(all, rows.m[half] - fall);
+            ratio[half] = exp2_approx((rows.m[half] - m) * scale);
             rows.m[half] = m;
-            offset[half] = ((near ? 0.0f : rows.bias[half]) - m) * factor;
+            offset[half] = ((near ? 0.0f : rows.bias[half]) - m) * scale;
         }
         clear();
     }
 
     // Scores of 16 keys to probabilities.
     template <int count>
-    __device__ __forceinline__ void exponentials(float (&s)[count], const Rows& rows, int step, float scale) {
+    __device__ __forceinline__ void exponentials(float (&s)[count], int step, float scale) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             float& score = s[8 * step + i];
-            score = exp2_approx(score * rows.factor(i >> 1 & 1, scale) + offset[i >> 1 & 1]);
+            score = exp2_approx(score * scale + offset[i >> 1 & 1]);
             sum[i >> 1 & 1][i & 1] += score;
         }
     }

@@ -67,12 +67,12 @@ struct Warpgroup {
 
     // Masks the scores of a tile's units from `first` on; `keys_left`: from the first of their keys.
     template <int count>
-    __device__ __forceinline__ void hide_units(float (&s)[count], int slot, int first, int keys_left) const {
+    __device__ __forceinline__ void hide_units(float (&s)[count], const Rows& rows, int slot, int first,
+                                               int keys_left) const {
         if (!mask && keys_left >= 2 * count) return;
 #pragma unroll
         for (int unit = 0; unit < count / 32; ++unit) {
-            const KeyBits bits(shared, slot, first + unit, keys_left - 64 * unit);
-            if (!bits.all) apply_mask(part<32>(s, unit), bits, here().c);
+            apply_mask(part<32>(s, unit), KeyBits(shared, slot, first + unit, keys_left - 64 * unit), rows, here().c);
         }
     }
 
