@@ -71,9 +71,12 @@ class Clock:
         begin, samples = time.perf_counter(), []
         while len(samples) < 10 or (len(samples) < 200 and time.perf_counter() - begin < seconds):
             samples.append(self.once(call, host_ms))
-        samples.sort()
-        return {"median_ms": statistics.median(samples), "min_ms": samples[0], "p90_ms": samples[int(0.9 * (len(samples) - 1))],
-                "samples": len(samples), "host_ms": host_ms}
+        return summary(samples) | {"samples": len(samples), "host_ms": host_ms}
+
+
+def summary(samples):
+    samples = sorted(samples)
+    return {"median_ms": statistics.median(samples), "min_ms": samples[0], "p90_ms": samples[int(0.9 * (len(samples) - 1))]}
 
 
 def peak_of(device, action):

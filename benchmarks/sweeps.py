@@ -2,11 +2,12 @@
 """How fast a sweep is and how far two of them agree: on all GPUs of this machine together, on one of them, and once more.
 
   sweeps.py --turbotune build/release/turbotune --output benchmarks/results/sweeps.json
-  sweeps.py --preset quick --sweeps one,again
+  sweeps.py --preset quick --sweeps one,again,twice
 
-Each sweep starts with a cold store and without a profile, but `again`, which repeats `one` and must measure nothing.
-`winners` compares the profiles of `all` and `one`: where they name different configs, `ratio` says how far the latencies
-lie apart. Times are wall time of the whole command.
+Each sweep starts with a cold store and without a profile, but `again`, which repeats `one` and must measure nothing, and
+`twice`, which has the store of `one` but not its profile. `winners` compares the profile of `one` with that of `all` or of
+`twice`: where they name different configs, `ratio` says how far the latencies lie apart. Times are wall time of the whole
+command.
 """
 import argparse
 import datetime
@@ -17,12 +18,13 @@ import sys
 import tempfile
 import time
 
-SWEEPS = {"all": ["--devices", "all"], "one": ["--device", "0"], "again": ["--device", "0"]}
+SWEEPS = {"all": ["--devices", "all"], "one": ["--device", "0"], "again": ["--device", "0"], "twice": ["--device", "0"]}
 
 
 def sweep(options, name, directory):
     own = os.path.join(directory, "one" if name == "again" else name)
-    environment = dict(os.environ, TURBOTUNE_CACHE_DIR=os.path.join(own, "store"),
+    store = os.path.join(directory, "all" if name == "all" else "one", "store")
+    environment = dict(os.environ, TURBOTUNE_CACHE_DIR=store,
                        TURBOTUNE_PROFILE_DIR=os.path.join(own, "profiles"),
                        TURBOTUNE_SHIPPED_PROFILES=os.path.join(own, "none"))
     os.makedirs(own, exist_ok=True)
@@ -32,7 +34,7 @@ def sweep(options, name, directory):
     seconds = time.monotonic() - begin
     report = json.loads(done.stdout)
     kept = ("devices", "workloads", "measured", "resumed", "skipped", "failed", "candidates_measured",
-            "candidates_rejected", "worker_restarts", "failures")
+            "candidates_rejected", "worker_restarts", "failures", "stages")
     print(f"{name}: {seconds:.1f} s, {report['measured']} measured, {report['failed']} failed", file=sys.stderr)
     return report["profile"], dict(command=" ".join(command[1:]), exit_code=done.returncode, seconds=round(seconds, 2),
                                    **{key: report[key] for key in kept})
@@ -52,7 +54,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turbotune", default="build/release/turbotune")
     parser.add_argument("--preset", default="standard")
-    parser.add_argument("--sweeps", default="all,one,again", help="which, in this order, of all, one, again")
+    parser.add_argument("--sweeps", default="all,one,again", help="which, in this order, of all, one, again, twice")
     parser.add_argument("--directory", help="where stores and profiles go (default: a temporary one)")
     parser.add_argument("--output", help="JSON file (default: standard output)")
     options = parser.parse_args()
@@ -72,7 +74,8 @@ def main():
             profiles[name], result["sweeps"][name] = sweep(options, name, directory)
         if "all" in profiles and "one" in profiles:
             result["speedup"] = round(result["sweeps"]["one"]["seconds"] / result["sweeps"]["all"]["seconds"], 3)
-            result["winners"] = winners(options, profiles["all"], profiles["one"])
+        result["winners"] = {name: winners(options, profiles[name], profiles["one"])
+                             for name in ("all", "twice") if name in profiles and "one" in profiles}
         text = json.dumps(result, indent=1) + "\n"
         if options.output:
             with open(options.output, "w") as file:

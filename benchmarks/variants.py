@@ -4,7 +4,8 @@
   variants.py --output benchmarks/results/variants.json
   variants.py --lengths 512,2048 --seconds 0.1
 
-Needs PyTorch with a GPU. Device times, medians with a cold L2, as in peers.py. Rows of `padded`, for each length L, batch
+Needs PyTorch with a GPU. Device times, medians with a cold L2, as in peers.py; what is compared is executed in turn, as
+clocks differ by several per cent from one minute to the next. Rows of `padded`, for each length L, batch
 tokens / L, in milliseconds: `inference`; `mask`, right padding that hides less than 64 keys of each sequence and so no
 whole tile; `mask_half`, lengths drawn from 1 to L; `training`, without dropout; `dropout`, with 0.1. Rows of `packed`:
 sequences of 20 to 60 tokens without padding; the same ones padded to 60 with a mask; and as many tokens in sequences of
@@ -14,7 +15,9 @@ import argparse
 import datetime
 import json
 import os
+import statistics
 import sys
+import time
 
 import torch
 
@@ -43,8 +46,8 @@ class Bench:
         drawn[0] = high
         return drawn
 
-    def time(self, name, rows, lengths=None, cu_seqlens=None, **fields):
-        """Of one plan on random rows; `lengths` become a mask."""
+    def call(self, name, rows, lengths=None, cu_seqlens=None, **fields):
+        """An execution of one plan on random rows; `lengths` become a mask. And the plan's config."""
         width = self.heads * self.head_dim
         tables = {key: self.normal(512, width) for key in ("position_key", "position_query")}
         tensors = {key: self.normal(rows, width) for key in ("q", "k", "v")} | tables
@@ -60,20 +63,34 @@ class Bench:
                          position_buckets=256, max_relative_positions=512, **fields)
         workspace = plan.workspace(self.device)
         buffers = plan.bind(workspace, seed=1, **tensors)
-        result = self.clock.measure(lambda: plan.execute(buffers), self.seconds)
-        return {key: result[key] for key in ("median_ms", "min_ms", "p90_ms")} | {"config": plan.config}
+        return lambda: plan.execute(buffers), plan.config
+
+    def time(self, **calls):
+        """Times of executions that take turns, each after one that brings its code."""
+        host_ms, samples = {}, {name: [] for name in calls}
+        for name, (call, _) in calls.items():
+            for _ in range(3):
+                call()
+            host_ms[name] = statistics.median(self.clock.host_ms(call) for _ in range(5))
+        begin = time.perf_counter()
+        while len(samples[name]) < 10 or (len(samples[name]) < 200 and
+                                          time.perf_counter() - begin < self.seconds * len(calls)):
+            for name, (call, _) in calls.items():
+                call()
+                samples[name].append(self.clock.once(call, host_ms[name]))
+        return {name: peers.summary(samples[name]) | {"config": config} for name, (_, config) in calls.items()}
 
     def padded(self, length, tokens):
         batch = max(1, tokens // length)
         shape = {"batch": batch, "length": length}
         rows = batch * length
-        found = {
-            "inference": self.time("inference", rows, **shape),
-            "mask": self.time("inference", rows, self.lengths(batch, max(1, length - 63), length), **shape),
-            "mask_half": self.time("inference", rows, self.lengths(batch, 1, length), **shape),
-            "training": self.time("training_forward", rows, **shape),
-            "dropout": self.time("training_forward", rows, dropout=0.1, **shape),
-        }
+        found = self.time(
+            inference=self.call("inference", rows, **shape),
+            mask=self.call("inference", rows, self.lengths(batch, max(1, length - 63), length), **shape),
+            mask_half=self.call("inference", rows, self.lengths(batch, 1, length), **shape),
+            training=self.call("training_forward", rows, **shape),
+            dropout=self.call("training_forward", rows, dropout=0.1, **shape),
+        )
         plain, training = found["inference"]["median_ms"], found["training"]["median_ms"]
         ratios = {"mask": found["mask"]["median_ms"] / plain, "mask_half": found["mask_half"]["median_ms"] / plain,
                   "dropout": found["dropout"]["median_ms"] / training}
@@ -85,12 +102,12 @@ class Bench:
         bounds[1:] = lengths.cumsum(0)
         tokens = int(bounds[-1])
         dense = max(1, round(tokens / LONGEST))
-        found = {
-            "packed": self.time("inference", tokens, cu_seqlens=bounds, layout=1, batch=sequences, length=LONGEST,
-                                tokens=tokens),
-            "masked": self.time("inference", sequences * LONGEST, lengths, batch=sequences, length=LONGEST),
-            "dense": self.time("inference", dense * LONGEST, batch=dense, length=LONGEST),
-        }
+        found = self.time(
+            packed=self.call("inference", tokens, cu_seqlens=bounds, layout=1, batch=sequences, length=LONGEST,
+                             tokens=tokens),
+            masked=self.call("inference", sequences * LONGEST, lengths, batch=sequences, length=LONGEST),
+            dense=self.call("inference", dense * LONGEST, batch=dense, length=LONGEST),
+        )
         useful = {"packed": tokens, "masked": tokens, "dense": dense * LONGEST}
         for name, row in found.items():
             row["tokens_per_us"] = useful[name] / row["median_ms"] / 1e3

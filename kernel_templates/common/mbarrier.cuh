@@ -1,4 +1,4 @@
-// Transaction-free mbarriers in shared memory (sm_90): producers and consumers of a ring of buffers.
+// mbarriers in shared memory (sm_90): producers and consumers of a ring of buffers.
 // PTX ISA, "mbarrier". A barrier completes a phase after `count` arrivals; waiting names the parity of the phase.
 // needs: common/types.cuh
 

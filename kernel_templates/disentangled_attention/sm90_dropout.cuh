@@ -4,8 +4,8 @@
 // What kept weights are multiplied by here, so that it takes one bit of a word to keep: 2 is one bit of bf16's exponent.
 constexpr float kept_factor = dropout && dtype == dtype_bf16 ? 2.0f : 1.0f;
 
-// Clears the dropped ones, and multiplies the others by kept_factor, among the probabilities of the unit's 16 keys from 16 * step on. Both elements of a word have
-// their bits 16 apart. `kept`: bits as in dropout.h, of those kept.
+// Clears the dropped ones, and multiplies the others by kept_factor, among the probabilities of the unit's 16 keys from
+// 16 * step on. Both elements of a word have their bits 16 apart. `kept`: bits as in dropout.h, of those kept.
 __device__ __forceinline__ void drop(u32 (&a)[4], u32 kept, int step) {
     if constexpr (dropout) {
 #pragma unroll

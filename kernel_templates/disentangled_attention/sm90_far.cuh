@@ -110,7 +110,7 @@ struct FarTiles : Warpgroup {
         __device__ __forceinline__ int keys_left() const { return item.length - t * block_n; }
     };
 
-    static constexpr int most_quick = 8;              // tiles before what was put off is made up
+    static constexpr int most_quick = 8;             // tiles before what was put off is made up
     static constexpr int most_put_off = 16 * units;  // of those and one more tile, rounded up
 
     // Units are taken in pairs: of one tile, or of two tiles of one unit each. The number-th of a pair:
