@@ -339,6 +339,10 @@ def check_cases(torch, c):
         for length in (1, 33, 128, 200, 700):
             for name, mask in masks(torch, 3, length).items():
                 yield f"{name} {length}", Problem(torch, c, 3, 2, length, *tables[length % 3], mask=mask)
+        for length in (300, 900, 1700):
+            for name in ("right", "holes"):
+                yield f"growing {name} {length}", Problem(torch, c, 3, 2, length, 32, 64, growing=True,
+                                                          mask=masks(torch, 3, length)[name])
         return
     if c["resident"]:
         for length in (1, 63, 64, 65, 127, 128):   # 31 sequences: blocks of the grid meet two heads

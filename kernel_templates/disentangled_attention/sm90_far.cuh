@@ -29,11 +29,14 @@ struct FarTiles : Warpgroup {
         wgmma_commit();
     }
 
-    // The scores of 16 keys, from device memory.
+    // The scores of 16 keys, from device memory. Keys beyond the sequence count in no row, not even in masked ones: what
+    // is read in their place is another key.
     __device__ __forceinline__ void compute_scores(float (&s)[8], const Query& q, const Rows& rows, const Item& item,
                                                    const Lane& lane, int first_key) const {
         const u16* k = static_cast<const u16*>(p.k) + (packed ? 0 : item.batch * p.k_batch) + item.head * p.k_head +
                        2 * lane.c;
+        const u32 there = range_word(item.length - first_key);
+        const u32 kept = mask ? __ballot_sync(0xffffffffu, kept_keys<1>(p, item, first_key + lane.lane)) : there;
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
             const u16* row = k + key_row(item, first_key + 8 * n + lane.g) * p.k_row;
@@ -45,9 +48,8 @@ struct FarTiles : Warpgroup {
                 multiply<dtype>(scores, q[step], load_pair(row + 16 * step), load_pair(row + 16 * step + 8));
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const int key = first_key + 8 * n + 2 * lane.c + (i & 1);
-                const bool kept = key < item.length && (!mask || p.mask[item.batch * p.mask_batch + key]);
-                if (!kept) scores[i] = rows.hidden[i >> 1];
+                const u32 bit = 1u << (8 * n + 2 * lane.c + (i & 1));
+                if (!(kept & bit)) scores[i] = there & bit ? rows.hidden[i >> 1] : masked_score;
             }
         }
     }
@@ -66,7 +68,7 @@ struct FarTiles : Warpgroup {
                             transpose_matrix(load_pair(rows[1] + 8 * n)));
     }
 
-    // Where a key's row is in K and V; one beyond the sequence has a weight of zero, whatever it holds.
+    // Where a key's row is in K and V; for one beyond the sequence, whose weight is zero, that of the last.
     __device__ __forceinline__ s64 key_row(const Item& item, int key) const {
         return item.first + min(key, item.length - 1);
     }
