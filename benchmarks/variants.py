@@ -63,7 +63,7 @@ class Bench:
                          position_buckets=256, max_relative_positions=512, **fields)
         workspace = plan.workspace(self.device)
         buffers = plan.bind(workspace, seed=1, **tensors)
-        return lambda: plan.execute(buffers), plan.config
+        return lambda kept_alive=(workspace, tensors): plan.execute(buffers), plan.config
 
     def time(self, **calls):
         """Times of executions that take turns, each after one that brings its code."""
@@ -73,8 +73,9 @@ class Bench:
                 call()
             host_ms[name] = statistics.median(self.clock.host_ms(call) for _ in range(5))
         begin = time.perf_counter()
-        while len(samples[name]) < 10 or (len(samples[name]) < 200 and
-                                          time.perf_counter() - begin < self.seconds * len(calls)):
+        for turn in range(200):
+            if turn >= 10 and time.perf_counter() - begin > self.seconds * len(calls):
+                break
             for name, (call, _) in calls.items():
                 call()
                 samples[name].append(self.clock.once(call, host_ms[name]))
