@@ -3,7 +3,7 @@
 
     sm90_forward.py compile DIR [name:field=value,...] ...   needs NVRTC (libnvrtc.so.13), no GPU
     sm90_forward.py run DIR [--no-check] [--no-time]         needs PyTorch and a GPU of compute capability 9.0
-    sm90_forward.py compare DIR/NAME DIR/NAME ...            the same: times variants in turn, execution by execution
+    sm90_forward.py compare DIR/NAME DIR/NAME ...            the same; times variants in turn, execution by execution
 
 Times of `run` differ by up to 7 % from one minute to the next, as clocks do; ratios of `compare` by less than 1 %. In `run`
 each variant runs in a process of its own that is killed when it hangs. A name with "notime" is only checked, one with
@@ -334,6 +334,7 @@ def check_cases(torch, c):
         yield "packed mix", Problem(torch, c, 7, 3, 300, lengths=[20, 0, 60, 300, 1, 129, 128])
         yield "packed long", Problem(torch, c, 3, 2, 1500, lengths=[1500, 700, 1337], fused=True)
         yield "packed narrow", Problem(torch, c, 4, 2, 700, 32, 64, lengths=[700, 0, 513, 64])
+        yield "growing packed", Problem(torch, c, 3, 2, 1700, 32, 64, lengths=[1700, 70, 900], growing=True)
         return
     if c["mask"]:
         for length in (1, 33, 128, 200, 700):
@@ -398,6 +399,7 @@ def timing_problem(torch, config, length):
 
 def timed_launch(torch, flush, driver, problem):
     flush.zero_()
+    torch.cuda._sleep(300_000)   # longer than the host needs to enqueue what follows
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     driver.launch(problem)
@@ -428,10 +430,14 @@ def compare(paths):
         config = next(v for v in json.load(open(os.path.join(directory, "variants.json"))) if v["name"] == name)["config"]
         variants.append((path, config, Driver(torch, path + ".cubin", config)))
     for length in [ONE_LENGTH] if ONE_LENGTH else LENGTHS:
+        if length > 128 and any(config["resident"] for _, config, _ in variants):
+            continue
         problems = [timing_problem(torch, config, length) for _, config, _ in variants]
         times = [[] for _ in variants]
         for turn in range(34):
-            for i, (_, _, driver) in enumerate(variants):
+            for i in range(len(variants)):
+                i = (i + turn) % len(variants)
+                driver = variants[i][2]
                 driver.launch(problems[i])   # brings its code
                 time_ms = timed_launch(torch, flush, driver, problems[i])
                 if turn > 2:

@@ -62,6 +62,8 @@ def main():
     unknown = [name for name in names if name not in SWEEPS]
     if unknown:
         parser.error(f"unknown sweep {unknown[0]}; known: {', '.join(SWEEPS)}")
+    if any(name in names and "one" not in names[:names.index(name)] for name in ("again", "twice")):
+        parser.error("--sweeps: again and twice come after one, whose store they use")
     with tempfile.TemporaryDirectory() as temporary:
         directory = os.path.abspath(options.directory or temporary)
         devices = json.loads(subprocess.run([options.turbotune, "devices", "--json"], stdout=subprocess.PIPE,

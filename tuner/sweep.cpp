@@ -233,8 +233,9 @@ void Sweep::prefetch(const Lane& lane) {
     for (; group < end; ++group) {
         const std::size_t index = groups_[group].front();
         if (pending_[index] == 0) continue;
+        compiler_.prefetch([item = items_[index], &device = lane.device] { return test_kernels_of(item, device); });
         compiler_.prefetch([this, item = items_[index], &device = lane.device] {
-            std::vector<KernelSpec> specs = test_kernels_of(item, device);
+            std::vector<KernelSpec> specs;
             for (const Config& config : list_candidates(item, device, options_.query.preset).configs)
                 for (KernelSpec& spec : kernels_of(item, config, device)) specs.push_back(std::move(spec));
             return specs;
