@@ -12,6 +12,14 @@ std::string shortened(std::string text, std::size_t most = 800) {
     return text;
 }
 
+// Whether these are a compiler's words about what is around it, not about the source.
+bool was_hindered(const std::string& log) {
+    for (const char* words : {"No space left on device", "Disk quota exceeded", "Killed signal", "terminated program",
+                              "Cannot allocate memory", "virtual memory exhausted"})
+        if (log.find(words) != std::string::npos) return true;
+    return false;
+}
+
 }  // namespace
 
 bool is_out_of_memory(const DeviceError& error) {
@@ -50,11 +58,11 @@ CandidateFailure describe_failure(std::exception_ptr failure) {
     try {
         std::rethrow_exception(failure);
     } catch (const CompileError& error) {
-        // Without a word from the compiler the source is not at fault: it is missing, was killed, or the disk is full.
-        if (error.log().empty()) return {"compiler_failed", shortened(error.what()), false};
         std::string detail = error.what();
         if (detail.find(error.log()) == std::string::npos) detail += "\n" + error.log();
-        return {"compile_error", shortened(detail), false};
+        // Without a word from the compiler the source is not at fault either: the compiler is missing or was killed.
+        const bool hindered = error.log().empty() || was_hindered(error.log());
+        return {hindered ? "compiler_failed" : "compile_error", shortened(detail), false};
     } catch (const DeviceError& error) {
         if (is_out_of_memory(error)) return {"out_of_memory", shortened(error.what()), false};
         bool sticky = is_sticky(error.driver_code());

@@ -76,6 +76,14 @@ TEST_CASE("An array with gaps is refused, as no share would be right", "[shard]"
     CHECK(has(refusal(array("0", "0", "0", "0", "1")), "--shard K/N"));
     CHECK(has(refusal({{"SLURM_ARRAY_TASK_ID", "1"}}), "SLURM_ARRAY_TASK_COUNT"));
     CHECK(has(refusal(array("one", "3")), "not a number"));
+    CHECK(has(refusal(array("1", "3", "-2147483648")), "not a number up to"));
+}
+
+TEST_CASE("More shares than anybody has are refused, not wrapped around", "[shard]") {
+    CHECK(has(refusal(array("1", "2000000000", "0")), "not a number up to"));
+    Variables both = array("1", "1000000", "0");
+    both["OMPI_COMM_WORLD_RANK"] = "3", both["OMPI_COMM_WORLD_SIZE"] = "4";
+    CHECK(has(refusal(both), "1000000 times 4"));
 }
 
 TEST_CASE("The tasks of srun, Open MPI and PMI take one share each", "[shard]") {

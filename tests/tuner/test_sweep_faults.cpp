@@ -140,6 +140,24 @@ TEST_CASE("a compiler that could not work is no fault of the candidate: the same
     }
 }
 
+TEST_CASE("a compiler that was killed or had no space left is no fault of the candidate either", "[sweep]") {
+    for (const char* words : {"Killed signal terminated program cc1plus", "No space left on device"}) {
+        INFO(words);
+        SweepBench bench({toy_config("good", 50), toy_config("compile_error", 1)});
+        std::filesystem::create_directories(bench.scratch.file("templates/toy"));
+        std::filesystem::create_directories(bench.scratch.file("templates/common"));
+        spit(bench.scratch.file("templates/toy/broken.cpp"), std::string("#error ") + words + '\n');
+        ScopedVariable templates("TURBOTUNE_TEMPLATE_DIR", bench.scratch.file("templates"));
+        bench.options.store.memory_only = false;
+        bench.options.store.directory = bench.scratch.file("store");
+        CHECK(bench.run().measured == 1);
+        CHECK(reason_of(bench.entry(), "compile_error") == "compiler_failed");
+        const SweepReport again = bench.run();
+        CHECK(again.candidates_rejected == 1);
+        CHECK(again.candidates_measured == 0);
+    }
+}
+
 TEST_CASE("Ctrl-C once finishes the measurement, saves and says so, and the next run repeats nothing",
           "[sweep][field-24]") {
     SweepBench bench(

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstdint>
 #include <vector>
 
 #include "turbotune/base/error.h"
@@ -20,12 +21,16 @@ bool parse_number(const std::string& text, int* value) {
     return parsed.ec == std::errc() && parsed.ptr == end;
 }
 
+// Of ranks, sizes, indices and steps: so products of two fit in 64 bits.
+constexpr int kMost = 1'000'000;
+
 // The variable's number; nothing when it is not set.
 std::optional<int> number(const Environment& variables, const char* name) {
     const auto text = variables(name);
     if (!text) return std::nullopt;
     int value = 0;
-    if (!parse_number(*text, &value)) refuse(fmt::format("{} is '{}', not a number", name, *text));
+    if (!parse_number(*text, &value) || value < -kMost || value > kMost)
+        refuse(fmt::format("{} is '{}', not a number up to {}", name, *text, kMost));
     return value;
 }
 
@@ -54,7 +59,8 @@ std::optional<Rank> slurm_array(const Environment& variables) {
     const int count = need(variables, "SLURM_ARRAY_TASK_COUNT", kId);
     const int least = number(variables, "SLURM_ARRAY_TASK_MIN").value_or(0);
     const int step = number(variables, "SLURM_ARRAY_TASK_STEP").value_or(1);
-    const int most = number(variables, "SLURM_ARRAY_TASK_MAX").value_or(least + (count - 1) * step);
+    const auto given = number(variables, "SLURM_ARRAY_TASK_MAX");
+    const std::int64_t most = given ? *given : least + std::int64_t{count - 1} * step;
     if (step < 1 || count < 1 || (most - least) / step + 1 != count || *id < least || (*id - least) % step != 0 ||
         (*id - least) / step >= count)
         refuse(
@@ -97,6 +103,8 @@ Shard from_environment(const Environment& variables) {
             "auto: neither Slurm (SLURM_ARRAY_TASK_ID, SLURM_PROCID), Open MPI (OMPI_COMM_WORLD_RANK) nor PMI "
             "(PMI_RANK) started this process; give --shard K/N");
     const Rank outer = array.value_or(Rank{}), inner = task.value_or(Rank{});
+    if (std::int64_t{outer.size} * inner.size > kMost)
+        refuse(fmt::format("auto: {} times {} shares are more than {}", outer.size, inner.size, kMost));
     return {outer.rank * inner.size + inner.rank + 1, outer.size * inner.size,
             outer.source + (array && task ? ", " : "") + inner.source};
 }
