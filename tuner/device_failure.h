@@ -14,8 +14,8 @@ struct CandidateFailure {
     bool fatal = false;  // the device context is lost: no further call in this process can succeed
 };
 
-// Reasons of the moment, not of the candidate: memory that other work took, a compiler that was killed, a full disk.
-// Such candidates are tried again.
+// Reasons of the moment, not of the candidate: memory that other work took, a compiler or worker that was killed, a
+// full disk. Such candidates are tried again.
 bool may_pass(const std::string& reason);
 bool is_out_of_memory(const DeviceError& error);
 // After such a driver code every later call in the process fails with the same one.

@@ -41,6 +41,13 @@ std::string describe_status(int status) {
     return fmt::format("exited with code {}", WEXITSTATUS(status));
 }
 
+// By a signal that no kernel raises: the system when memory ran out, a scheduler, somebody.
+bool was_killed(int status) {
+    if (!WIFSIGNALED(status)) return false;
+    const int signal = WTERMSIG(status);
+    return signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
+}
+
 // Frees what posix_spawn was told, whatever happens in between.
 struct SpawnSettings {
     posix_spawn_file_actions_t actions;
@@ -167,7 +174,7 @@ Exchange WorkerProcess::exchange(const std::string& request, double silence_s, c
             // Its memory is torn down after its sockets: the end is near, but not yet there.
             int status = wait_for(pid_);
             pid_ = -1;
-            return death("fault", describe_status(status), in_flight);
+            return death(was_killed(status) ? "killed" : "fault", describe_status(status), in_flight);
         }
         last_word = Clock::now();
         received_.append(bytes, std::size_t(got));

@@ -158,6 +158,19 @@ TEST_CASE("a compiler that was killed or had no space left is no fault of the ca
     }
 }
 
+TEST_CASE("a worker that was killed from outside says nothing of the candidate: the same command tries again",
+          "[sweep]") {
+    SweepBench bench({toy_config("good", 200), toy_config("killed", 1)});
+    for (int run = 0; run < 2; ++run) {
+        const SweepReport report = bench.run();
+        CHECK(report.measured == 1);
+        CHECK(report.candidates_rejected == 1);
+        CHECK(bench.entry().config.text("kind") == "good");
+        CHECK(reason_of(bench.entry(), "killed") == "killed");
+    }
+    CHECK(bench.run().candidates_measured == 0);
+}
+
 TEST_CASE("Ctrl-C once finishes the measurement, saves and says so, and the next run repeats nothing",
           "[sweep][field-24]") {
     SweepBench bench(

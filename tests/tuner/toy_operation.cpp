@@ -36,6 +36,7 @@ class ToyExecution : public Execution {
             ::raise(SIGSEGV);
         }
         if (kind_ == "abort") std::abort();
+        if (kind_ == "killed") ::raise(SIGKILL);
         if (kind_ == "exit") ::_exit(3);
         if (kind_ == "hang")
             for (volatile bool forever = true; forever;) ::usleep(1000);

@@ -10,7 +10,7 @@ namespace turbotune {
 
 struct Exchange {
     std::string answer;  // one line; empty when the worker died
-    std::string reason;  // then "fault", "timeout" or "interrupted"
+    std::string reason;  // then "fault", "killed" (from outside), "timeout" or "interrupted"
     std::string detail;  // "killed by signal 11 (Segmentation fault)", and what it last wrote to standard error
     int in_flight = -1;  // index that the worker last announced
     bool died() const { return answer.empty(); }
