@@ -64,10 +64,14 @@ class Clock:
         self.stop.synchronize()
         return self.start.elapsed_time(self.stop)
 
-    def measure(self, call, seconds):
+    def warm_up(self, call):
+        """Returns what enqueueing the call costs, in ms."""
         for _ in range(3):   # compiles, picks configs, grows the allocator's pool
             call()
-        host_ms = statistics.median(self.host_ms(call) for _ in range(5))
+        return statistics.median(self.host_ms(call) for _ in range(5))
+
+    def measure(self, call, seconds):
+        host_ms = self.warm_up(call)
         begin, samples = time.perf_counter(), []
         while len(samples) < 10 or (len(samples) < 200 and time.perf_counter() - begin < seconds):
             samples.append(self.once(call, host_ms))

@@ -15,7 +15,6 @@ import argparse
 import datetime
 import json
 import os
-import statistics
 import sys
 import time
 
@@ -63,15 +62,16 @@ class Bench:
                          position_buckets=256, max_relative_positions=512, **fields)
         workspace = plan.workspace(self.device)
         buffers = plan.bind(workspace, seed=1, **tensors)
-        return lambda kept_alive=(workspace, tensors): plan.execute(buffers), plan.config
+
+        def execute():
+            plan.execute(buffers)
+        execute.kept = workspace, tensors   # the buffers point into these
+        return execute, plan.config
 
     def time(self, **calls):
         """Times of executions that take turns, each after one that brings its code."""
-        host_ms, samples = {}, {name: [] for name in calls}
-        for name, (call, _) in calls.items():
-            for _ in range(3):
-                call()
-            host_ms[name] = statistics.median(self.clock.host_ms(call) for _ in range(5))
+        host_ms = {name: self.clock.warm_up(call) for name, (call, _) in calls.items()}
+        samples = {name: [] for name in calls}
         begin = time.perf_counter()
         for turn in range(200):
             if turn >= 10 and time.perf_counter() - begin > self.seconds * len(calls):

@@ -184,10 +184,7 @@ TEST_CASE("small problems touch only what they should", "[gpu][attention][small]
         }
         da::Problem problem = random_problem(1, head_dim, dtype, false);
         const std::vector<int> lengths = {40, 0, 70};
-        problem.layout = da::Layout::packed;
-        problem.batch = 3;
-        problem.length = 70;
-        problem.tokens = 110;
+        pack(problem, lengths);
         problem.position_buckets = 16;
         problem.max_relative_positions = 32;
         const TestCase data = da::make_case(problem, da::MaskPattern::none, lengths, 8, true);

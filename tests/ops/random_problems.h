@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -229,6 +230,14 @@ inline void check_large_activations(AttentionSuite& suite, ElementType dtype) {
     CHECK(finite);
 }
 
+// Makes the problem one of packed sequences.
+inline void pack(da::Problem& problem, const std::vector<int>& lengths) {
+    problem.layout = da::Layout::packed;
+    problem.batch = static_cast<int>(lengths.size());
+    problem.length = *std::max_element(lengths.begin(), lengths.end());
+    problem.tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+}
+
 // Makes the keys grow along each sequence, so that a row's largest score moves on and on.
 inline void grow_keys(const da::Problem& problem, const std::vector<int>& lengths, TestCase& data) {
     HostTensor& k = data.inputs.at("k");
@@ -251,9 +260,7 @@ inline void check_growing_scores(AttentionSuite& suite, int head_dim, ElementTyp
             std::vector<int> lengths(static_cast<std::size_t>(problem.batch), length);
             if (what == "packed") {
                 lengths = {70, length, 140};
-                problem.layout = da::Layout::packed;
-                problem.batch = 3;
-                problem.tokens = length + 210;
+                pack(problem, lengths);
             }
             if (what.find("dropout") != std::string::npos)
                 problem.pass = da::Pass::training_forward, problem.dropout = 0.1f;

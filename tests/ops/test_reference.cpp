@@ -6,6 +6,7 @@
 
 #include "attention_testing.h"
 #include "catch.h"
+#include "random_problems.h"
 #include "turbotune/device/thread_pool.h"
 #include "turbotune/ops/disentangled_attention/attention.h"
 
@@ -118,16 +119,13 @@ TEST_CASE("the reference gives hidden queries the mean of the values and a unifo
 TEST_CASE("the reference's bits are the same for one thread and for several", "[reference]") {
     disentangled_attention::Problem problem;
     problem.pass = disentangled_attention::Pass::backward;
-    problem.layout = disentangled_attention::Layout::packed;
     problem.heads = 2;
     problem.head_dim = 32;
     problem.dropout = 0.1f;
     problem.position_buckets = 16;
     problem.max_relative_positions = 40;
     const std::vector<int> lengths = {130, 0, 3, 217};
-    problem.batch = 4;
-    problem.length = 217;
-    problem.tokens = 350;
+    pack(problem, lengths);
     struct Context {
         const disentangled_attention::Problem& problem;
         const NamedTensors inputs;
