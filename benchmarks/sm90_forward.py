@@ -31,7 +31,7 @@ DEFAULTS = dict(head_dim=64, dtype=2, c2p=True, p2c=True, mask=False, packed=Fal
                 spare_chunks=0, resident=False, prefetch=False, dropout=False, paired=False)
 LENGTHS = tuple(map(int, os.environ.get("LENGTHS", "128,512,1024,2048,4096,8192").split(",")))
 BATCH = int(os.environ.get("BATCH", "0"))   # 0: 16384 / length
-RAGGED = os.environ.get("MASK", "") == "ragged"
+PADDING = os.environ.get("MASK", "")        # of masked variants: none, "ragged" (right, less than 64 keys), "left"
 ONE_LENGTH = int(os.environ.get("ONE_LENGTH", "0"))
 SECONDS_PER_VARIANT = 15
 
@@ -75,6 +75,7 @@ def shared_bytes(c):
     total = 2 * c["stages"] * c["block_n"] * width + (c["c2p"] + c["p2c"]) * ring * 64 * width + 64 * groups * width
     total += scratch + 4 * width * bias + (16 * c["stages"] + 16 + 64 + 32) * c["mask"]
     total += c["stages"] * (units * 512 * groups + 16) * c["dropout"]
+    total += 32 * c["head_dim"] * (not c["lse"] and not c["dropout"] and c["dtype"] == 2 and c["head_dim"] < 128)
     return total + 8 * (4 * c["stages"] + ring * bias + 3 + 2 * groups * c["p2c"])
 
 
@@ -341,7 +342,7 @@ def check_cases(torch, c):
             for name, mask in masks(torch, 3, length).items():
                 yield f"{name} {length}", Problem(torch, c, 3, 2, length, *tables[length % 3], mask=mask)
         for length in (300, 900, 1700):
-            for name in ("right", "holes"):
+            for name in ("right", "left", "holes"):
                 yield f"growing {name} {length}", Problem(torch, c, 3, 2, length, 32, 64, growing=True,
                                                           mask=masks(torch, 3, length)[name])
         return
@@ -390,10 +391,13 @@ def check(torch, driver, config, tolerance=2e-2):
 
 def timing_problem(torch, config, length):
     batch = BATCH or 16384 // length
-    mask = torch.ones(batch, length) if config["mask"] else None
-    if config["mask"] and RAGGED:
+    mask = None
+    if config["mask"]:
         torch.manual_seed(length)
-        mask = torch.arange(length)[None, :] < torch.randint(max(1, length - 63), length + 1, (batch, 1))
+        keys = torch.arange(length)[None, :]
+        mask = {"": keys >= 0,
+                "ragged": keys < torch.randint(max(1, length - 63), length + 1, (batch, 1)),
+                "left": keys >= torch.randint(64, min(length, 128), (batch, 1))}[PADDING].expand(batch, length)
     return Problem(torch, config, batch, 12, length, mask=mask, lengths=[length] * batch if config["packed"] else None)
 
 

@@ -67,7 +67,7 @@ class Wanted {
     void add_kernels(const SweepItem& item, const Config& config, const DeviceInfo& device) {
         for (const Fields& problem : item.operation->problems(item.workload, device))
             add(problem, config, item, device);
-        for (const auto& [problem, other] : item.operation->exceptions(item.workload, config))
+        for (const auto& [problem, other] : item.operation->exceptions(item.workload, config, device))
             add(problem, other, item, device);
     }
 

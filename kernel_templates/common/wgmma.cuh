@@ -49,6 +49,18 @@ __device__ __forceinline__ u32 descriptor_low(u32 address, int leading) {
           "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])                    \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(high), "n"(int(accumulate)), "n"(int(transposed)))
 
+#define WGMMA_N40(types)                                                                                              \
+    asm volatile(                                                                                                     \
+        "{\n.reg .b64 b;\n.reg .pred add;\nmov.b64 b, {%24, %25};\nsetp.ne.s32 add, %26, 0;\n"                        \
+        "wgmma.mma_async.sync.aligned.m64n40k16.f32." types "." types                                                 \
+        " {"                                                                                                          \
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19"                    \
+        "}, {%20, %21, %22, %23}, b, add, 1, 1, %27;\n}"                                                              \
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),             \
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),                    \
+          "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19])                                             \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(high), "n"(int(accumulate)), "n"(int(transposed)))
+
 #define WGMMA_N64(types)                                                                                              \
     asm volatile(                                                                                                     \
         "{\n.reg .b64 b;\n.reg .pred add;\nmov.b64 b, {%36, %37};\nsetp.ne.s32 add, %38, 0;\n"                        \
@@ -61,6 +73,21 @@ __device__ __forceinline__ u32 descriptor_low(u32 address, int leading) {
           "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),      \
           "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),     \
           "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])                   \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(high), "n"(int(accumulate)), "n"(int(transposed)))
+
+#define WGMMA_N72(types)                                                                                              \
+    asm volatile(                                                                                                     \
+        "{\n.reg .b64 b;\n.reg .pred add;\nmov.b64 b, {%40, %41};\nsetp.ne.s32 add, %42, 0;\n"                        \
+        "wgmma.mma_async.sync.aligned.m64n72k16.f32." types "." types                                                 \
+        " {"                                                                                                          \
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "             \
+        "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35"                                   \
+        "}, {%36, %37, %38, %39}, b, add, 1, 1, %43;\n}"                                                              \
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),             \
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),                    \
+          "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),                  \
+          "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),                  \
+          "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])                   \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(high), "n"(int(accumulate)), "n"(int(transposed)))
 
 #define WGMMA_SHARED_N64(types)                                                                                       \
@@ -108,11 +135,27 @@ __device__ __forceinline__ void wgmma(float (&d)[16], const u32 (&a)[4], u32 b) 
 }
 
 template <int type, u32 high, bool accumulate, bool transposed>
+__device__ __forceinline__ void wgmma(float (&d)[20], const u32 (&a)[4], u32 b) {
+    if constexpr (type == dtype_f16)
+        WGMMA_N40("f16");
+    else
+        WGMMA_N40("bf16");
+}
+
+template <int type, u32 high, bool accumulate, bool transposed>
 __device__ __forceinline__ void wgmma(float (&d)[32], const u32 (&a)[4], u32 b) {
     if constexpr (type == dtype_f16)
         WGMMA_N64("f16");
     else
         WGMMA_N64("bf16");
+}
+
+template <int type, u32 high, bool accumulate, bool transposed>
+__device__ __forceinline__ void wgmma(float (&d)[36], const u32 (&a)[4], u32 b) {
+    if constexpr (type == dtype_f16)
+        WGMMA_N72("f16");
+    else
+        WGMMA_N72("bf16");
 }
 
 template <int type, u32 high, bool accumulate, bool transposed>
@@ -140,5 +183,7 @@ __device__ __forceinline__ void wgmma_shared(float (&d)[32], u32 a, u32 b) {
 
 #undef WGMMA_SHARED_N64
 #undef WGMMA_N32
+#undef WGMMA_N40
 #undef WGMMA_N64
+#undef WGMMA_N72
 #undef WGMMA_N128

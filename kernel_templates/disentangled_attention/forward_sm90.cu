@@ -87,6 +87,11 @@ extern "C" __global__ __launch_bounds__(threads, residents) void disentangled_at
         }
         barrier_init_fence();
     }
+    if constexpr (sum_column) {
+        const u32 ones = pack2<dtype>(1.0f, 1.0f);
+        if (thread < 2 * head_dim) store_shared16(shared + ones_offset + 16 * thread, {ones, ones, ones, ones});
+        async_proxy_fence();
+    }
     __syncthreads();
     if (thread >= 128 * warpgroups) {
         if constexpr (split) registers_lower<producer_registers>();

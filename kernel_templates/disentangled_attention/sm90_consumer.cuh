@@ -5,7 +5,7 @@ struct Consumer : NearTiles {
     using NearTiles::NearTiles;
 
     // O / l through shared memory, for stores of 16 bytes.
-    __device__ __forceinline__ void store(const float (&o)[head_dim / 2], const Rows& rows, const Item& item) const {
+    __device__ __forceinline__ void store(const Output& o, const Rows& rows, const Item& item) const {
         const Lane lane = here();
         int warp = lane.warp;
         asm volatile("" : "+r"(warp));  // keeps the addresses here out of the registers of the loops
@@ -13,9 +13,12 @@ struct Consumer : NearTiles {
         const int row0 = item.row0 + 64 * group + 16 * warp;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float l = rows.masked(half) ? 0.25f * float(item.length) : rows.l[half];
-            l += __shfl_xor_sync(0xffffffffu, l, 1);
-            l += __shfl_xor_sync(0xffffffffu, l, 2);
+            float l = sum_column ? o[out_elements - 4 + 2 * half] : rows.l[half];
+            if constexpr (!sum_column) {
+                l += __shfl_xor_sync(0xffffffffu, l, 1);
+                l += __shfl_xor_sync(0xffffffffu, l, 2);
+            }
+            if (rows.masked(half)) l = weight_of_zero * float(item.length);
             const float inverse = l > 0.0f ? (dropout ? p.dropout.scale / kept_factor : 1.0f) / l : 0.0f;
             const u32 to = stage + (lane.g + 8 * half) * out_pitch + 4 * lane.c;
 #pragma unroll
@@ -54,7 +57,7 @@ struct Consumer : NearTiles {
         for (Schedule work(p); work.more(); work.next()) {
             const Item item = locate_item(p, work.item);
             if (!item.exists) continue;
-            float o[head_dim / 2];
+            Output o;
             u32 q[dim_steps][4];
             Rows rows;
 #pragma unroll
@@ -63,13 +66,12 @@ struct Consumer : NearTiles {
                 rows.l[half] = 0.0f;
             }
 #pragma unroll
-            for (int i = 0; i < head_dim / 2; ++i) o[i] = 0.0f;
+            for (int i = 0; i < out_elements; ++i) o[i] = 0.0f;
 
             if constexpr (resident) {  // the producer asks for new chunks before it loads Q
                 if (resident_head >= 0 && resident_head != item.head) release_chunks(tile_chunks);
                 resident_head = item.head;
             }
-            await(q_full, turn & 1);
             int first_key = 0, key_count = item.length;
             bool hidden = false;  // all rows
             if constexpr (mask) {
@@ -85,8 +87,9 @@ struct Consumer : NearTiles {
                 for (int half = 0; half < 2; ++half)
                     rows.m[half] = rows.hidden[half] = masked >> 8 * half & 1 ? 0.0f : masked_score;
             }
-            ++turn;
             const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, first_key, key_count);
+            await(q_full, turn & 1);
+            ++turn;
             if (mask && hidden) {
                 mean_tiles(o, tiles.begin, tiles.end);
                 store(o, rows, item);
@@ -101,7 +104,7 @@ struct Consumer : NearTiles {
                     if constexpr (has_bias)
                         near_tiles(o, rows, begin, end, item.length, end == tiles.end);
                 } else {
-                    load_query(q, rows, phase / 2);
+                    load_query(q, rows, phase / 2, item);
                     if (end == tiles.end) release(q_empty);
                     far_tiles(o, rows, q, begin, end, item);
                 }

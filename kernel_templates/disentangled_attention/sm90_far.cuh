@@ -6,7 +6,7 @@ struct FarTiles : Warpgroup {
     using Warpgroup::Warpgroup;
 
     using Query = u32[dim_steps][4];
-    using Output = float[head_dim / 2];
+    using Output = float[out_elements];
     using Scores = float[32];    // of one unit
     using Weights = u32[4][4];   // of one unit, as A operands
 
@@ -25,7 +25,7 @@ struct FarTiles : Warpgroup {
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; ++step)
-            wgmma<dtype, operand_high, true, true>(o, a[step], value_operand<block_n>(v, 4 * unit + step));
+            wgmma<dtype, operand_high, true, true>(o, a[step], values(v, 4 * unit + step));
         wgmma_commit();
     }
 
@@ -62,10 +62,13 @@ struct FarTiles : Warpgroup {
         const u16* rows[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) rows[i] = v + key_row(item, first_key + 8 * i + lane.g) * p.v_row;
+        const int left = item.length - first_key - lane.g;  // zeros beyond: infinity must not meet a weight of zero
 #pragma unroll
         for (int n = 0; n < head_dim / 8; ++n)
-            multiply<dtype>(part<4>(o, n), a, transpose_matrix(load_pair(rows[0] + 8 * n)),
-                            transpose_matrix(load_pair(rows[1] + 8 * n)));
+            multiply<dtype>(part<4>(o, n), a, transpose_matrix(left > 0 ? load_pair(rows[0] + 8 * n) : 0),
+                            transpose_matrix(left > 8 ? load_pair(rows[1] + 8 * n) : 0));
+        const u32 ones = pack2<dtype>(1.0f, 1.0f);
+        if constexpr (sum_column) multiply<dtype>(part<4>(o, head_dim / 8), a, ones, ones);
     }
 
     // Where a key's row is in K and V; for one beyond the sequence, whose weight is zero, that of the last.
@@ -93,7 +96,7 @@ struct FarTiles : Warpgroup {
         Softmax::maxima(most, s);
         softmax.begin<false>(most, rows, p.scale_log2, 0.0f);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) rows.l[half] *= softmax.ratio[half];
+        for (int half = 0; !sum_column && half < 2; ++half) rows.l[half] *= softmax.ratio[half];
         rescale(o, softmax.ratio);
     }
 
@@ -107,13 +110,10 @@ struct FarTiles : Warpgroup {
         Softmax softmax;
         u32 kept[units];   // of the tile at work
         bool plain;        // no key of the tile at work is masked or beyond the sequence
-        u32 put_off = 0;   // units that this warp put off, in bits, by their number among the keys modulo most_put_off
+        u32 put_off = 0;   // which of the last two units this warp put off: bit = number among the keys, modulo 2
 
         __device__ __forceinline__ int keys_left() const { return item.length - t * block_n; }
     };
-
-    static constexpr int most_quick = 8;             // tiles before what was put off is made up
-    static constexpr int most_put_off = 16 * units;  // of those and one more tile, rounded up
 
     // Units are taken in pairs: of one tile, or of two tiles of one unit each. The number-th of a pair:
     static __device__ constexpr int unit_of(int number) { return units == 2 ? number : 0; }
@@ -129,21 +129,22 @@ struct FarTiles : Warpgroup {
     }
 
     // What is subtracted from the scores stays as it is, so that nothing waits for a maximum. Where exponentials become
-    // too large for that, a warp leaves the unit out for now: what follows takes long, must not lie in the loop's way, and
-    // all warps of a group must come to the same products.
+    // too large for that, a warp leaves the unit out for now: what follows takes long and must not lie in the loop's way,
+    // and all warps of a group must come to the same products.
     __device__ __forceinline__ void put_off(Run& run, Weights& a, int unit) const {
+        asm volatile("");  // keeps this a branch
 #pragma unroll
         for (int i = 0; i < 16; ++i) a[i / 4][i % 4] = 0;
         run.softmax.clear();
-        run.put_off |= 1u << (run.t * units + unit) % most_put_off;
+        run.put_off |= 1u << (run.t * units + unit) % 2;
     }
 
     // The units that were put off, now, by this warp alone, 16 keys at a time.
     __device__ __forceinline__ void make_up(Run& run) const {
 #pragma unroll 1
-        for (int back = 4 * most_put_off; back > 0; --back) {
+        for (int back = 4 * 2; back > 0; --back) {
             const int number = 4 * units * run.t - back, unit = number >> 2, step = number & 3;
-            if (!(run.put_off >> (unit & (most_put_off - 1)) & 1)) continue;
+            if (!(run.put_off >> (unit & 1) & 1)) continue;
             Item item = run.item;
             int thread_number = thread;  // of this and the item nothing must be kept in registers for here
             asm volatile("" : "+r"(thread_number), "+r"(item.head), "+r"(item.batch));
@@ -172,11 +173,15 @@ struct FarTiles : Warpgroup {
     __device__ __forceinline__ void step(Run& run, Scores& s, Scores& next, Weights& a) {
         constexpr int unit = unit_of(number);
         const u32 ahead = look_ahead<number>(run);
+        if constexpr (!plain) {
+            hide_units(s, run.rows, kv.slot, unit, run.keys_left() - 64 * unit);
+            if (mask && __any_sync(0xffffffffu, fminf(run.rows.m[0], run.rows.m[1]) == masked_score))  // no key so far
+                move_maximum(run.o, s, run.rows, run.softmax);
+        }
         issue_scores(next, run.q, ends_tile(number) ? kv.ahead(1).slot : kv.slot, (unit + 1) % units);
-        if constexpr (!plain) hide_units(s, run.rows, kv.slot, unit, run.keys_left() - 64 * unit);
         if constexpr (ends_tile(number)) release(k_empty + 8 * kv.slot);
         weigh(a, s, run.softmax, run.kept[unit]);
-        if (run.softmax.exceeded()) [[unlikely]] put_off(run, a, unit);
+        if (run.softmax.exceeded(a)) [[unlikely]] put_off(run, a, unit);
         if (ends_tile(number) && run.t + 1 < run.end) take_kept(run.kept, kv.ahead(1));
         run.softmax.add(run.rows);
         if constexpr (unit == 0) await(v_full + 8 * kv.slot, kv.parity);
@@ -208,12 +213,13 @@ struct FarTiles : Warpgroup {
         return mask ? __all_sync(0xffffffffu, plain) : plain;
     }
 
-    // Whether the next two units come before tile `stop` and are plain.
-    __device__ __forceinline__ bool plain_pair(const Run& run, int stop) const {
+    // Whether the next two units are there and plain, and none waits to be made up.
+    __device__ __forceinline__ bool plain_pair(const Run& run) const {
+        if (!run.plain || run.put_off) return false;
         if constexpr (units == 2)
-            return run.t < stop && run.plain;
+            return run.t < run.end;
         else
-            return run.t + 1 < stop && run.plain && agreed(look_ahead<0>(run) & plain_keys);
+            return run.t + 1 < run.end && agreed(look_ahead<0>(run) & plain_keys);
     }
 
     // Tiles begin .. end - 1, at least one.
@@ -231,16 +237,17 @@ struct FarTiles : Warpgroup {
         run.plain = agreed(plain_word(kv, run.keys_left()) & plain_keys);
 #pragma unroll 1
         for (;;) {
-            const int stop = min(run.t + most_quick, end);
 #pragma unroll 1
-            while (plain_pair(run, stop)) {
+            while (plain_pair(run)) {
                 step<0, true>(run, s, other, a);
                 step<1, true>(run, other, s, b);
             }
             rest(o, s);
-            if (run.put_off) [[unlikely]] make_up(run);
+            if (run.put_off) [[unlikely]] {
+                make_up(run);
+                continue;  // to where the other warps are
+            }
             if (run.t == end) break;
-            if (run.t == stop) continue;
             step<0, false>(run, s, other, a);
             rest(o, other);
             if (units == 2) {
@@ -269,7 +276,8 @@ struct FarTiles : Warpgroup {
 #pragma unroll
                 for (int step = 0; step < 4; ++step) {
 #pragma unroll
-                    for (int part = 0; part < 4; ++part) a[unit][step][part] = pack2<dtype>(1.0f, 1.0f);
+                    for (int part = 0; part < 4; ++part)
+                        a[unit][step][part] = pack2<dtype>(weight_of_zero, weight_of_zero);
                     drop(a[unit][step], kept[unit], step);
                 }
             }

@@ -82,6 +82,27 @@ struct KeyFar : KeyTiles {
         }
     }
 
+    // What rounding left of P, as an operand of dV.
+    __device__ __forceinline__ void remainders(const float (&s)[32], const u32 (&a)[4][4], u32 (&rest)[4][4],
+                                               const Dropped& dropped) const {
+#pragma unroll
+        for (int n = 0; n < 8; ++n)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const u32 word = a[n >> 1][2 * (n & 1) + half];
+                float left[2] = {-low_of<dtype>(word), -high_of<dtype>(word)};
+#pragma unroll
+                for (int b = 0; b < 2; ++b) {
+                    const float x = s[4 * n + 2 * half + b];
+                    if constexpr (dropout)
+                        left[b] = dropped.at(n, half, b) ? 0.0f : x * dropped.scale + left[b];
+                    else
+                        left[b] += x;
+                }
+                rest[n >> 1][2 * (n & 1) + half] = pack2<dtype>(left[0], left[1]);
+            }
+    }
+
     // What dP's accumulators start with.
     __device__ __forceinline__ void start_gradients(float (&dp)[32], int stage) const {
         const u32 from = shared + statistics_offset + stage * statistics_slot + lse_bytes + lane.c * value_group;
@@ -124,7 +145,8 @@ struct KeyFar : KeyTiles {
         }
     }
 
-    // From scores, and dP that is still in flight, to dV and dS.
+    // From scores, and dP that is still in flight, to dV and dS. `exact`: what rounding left of P goes into dV, too.
+    template <bool exact>
     __device__ __forceinline__ void attend(float (&dk)[out_dim / 2], float (&dv)[out_dim / 2], float (&s)[32],
                                            float (&dp)[32], const float (&lse)[16], u32 (&ds)[4][4], int t) const {
         const int stage = t & 1;
@@ -143,6 +165,13 @@ struct KeyFar : KeyTiles {
         wgmma_fence();
         add_rows_product(dv, a, own_columns(dout_operand(slot)));
         wgmma_commit();
+        u32 rest[4][4];
+        if constexpr (exact) {
+            remainders(s, a, rest, dropped);
+            wgmma_fence();
+            add_rows_product(dv, rest, own_columns(dout_operand(slot)));
+            wgmma_commit();
+        }
         score_gradients(s, dp, ds, stage, dropped, hidden);
     }
 
@@ -186,7 +215,7 @@ struct KeyFar : KeyTiles {
         wgmma_commit();
         wgmma_wait<1>();
         settle(s);
-        attend(dk, dv, s, dp, lse, ds, t);
+        attend<false>(dk, dv, s, dp, lse, ds, t);
         wgmma_wait<0>();
         settle(dv);
     }

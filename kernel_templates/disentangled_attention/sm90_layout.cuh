@@ -4,10 +4,11 @@
 //   K, V     [stages][block_n][head_dim] each
 //   strip    [ring][PK | PQ][64][head_dim]: chunks of 64 distances of the near tiles
 //   Q        [block_m][head_dim]
+//   ones     [16][head_dim or less], with sum_column: what follows V's columns in the products
 //   scratch  [warps]: C [16][c_pitch] fp16; also stages the output
 //   T        [t_groups][16][t_pitch] fp16
 //   ends     [2][2][head_dim]: PK and PQ of the slots beyond the band, high end first
-//   bits     [stages][4] u32: kept keys of each tile; [4] u32, for each stage: whether all of them are, as 0 or 1
+//   bits     [stages][4] u32: kept keys of each tile; [4] u32, for each stage: PlainParts
 //   range    [2][8] int, of this item and the next: first kept key, one past the last, which rows are masked (Hidden), -, these rows [4]
 //   kept     [stages][units][consumers] u32: patches of dropout.h, inverted
 //   barriers
@@ -26,6 +27,11 @@ constexpr int threads = 128 * warpgroups + producer_threads;
 constexpr int units = block_n / 64;              // key groups of a tile whose T is computed at a time
 constexpr int tile_chunks = warpgroups + units;  // distance chunks under one tile
 constexpr int ring = tile_chunks + spare_chunks;
+
+// The sums of the weights come with the products with V, as those with a column of ones: of weights as they were rounded,
+// so that an lse would not be exact. head_dim 128 leaves no way to name that column.
+constexpr bool sum_column = !lse && !dropout && dtype == dtype_bf16 && head_dim < 128;
+constexpr int out_elements = head_dim / 2 + (sum_column ? 4 : 0);  // of a thread; the last are sums, of rows g, g, g + 8, g + 8
 
 // Two products of a near tile in flight; registers are too short for it with head_dim 128.
 constexpr bool deep = head_dim < 128;
@@ -53,7 +59,8 @@ constexpr int v_offset = k_offset + stages * tile_bytes;
 constexpr int pk_offset = v_offset + stages * tile_bytes;
 constexpr int pq_offset = pk_offset + (c2p ? table_bytes : 0);
 constexpr int q_offset = pk_offset + ring * chunk_bytes;
-constexpr int scratch_offset = q_offset + block_m * 2 * head_dim;
+constexpr int ones_offset = q_offset + block_m * 2 * head_dim;
+constexpr int scratch_offset = ones_offset + (sum_column ? 32 * head_dim : 0);
 constexpr int t_offset = scratch_offset + spill_bytes + 4 * warpgroups * warp_bytes;
 constexpr int ends_offset = t_offset + (p2c ? spill_bytes : 0) + t_groups * t_group_bytes;
 constexpr int bits_offset = ends_offset + (has_bias ? 8 * head_dim : 0);
@@ -85,10 +92,15 @@ static_assert(warp_bytes % 16 == 0 && t_group_bytes % 16 == 0 && shared_end <= 2
 // scale is exact and the difference of two of them 0.
 constexpr float masked_score = -0x1p100f;
 constexpr float largest_score = 0x1p100f;
-// log2 of how far scores of a near tile may exceed the subtracted maximum before O is rescaled.
+// log2 of how far scores may exceed the subtracted maximum before it and O move, where it is looked at: in near tiles (of
+// bf16; that of fp16 follows), at the start of far ones, and where what was put off is made up.
 constexpr float lazy = 8.0f;
-// Sum of the exponentials of a thread's keys in one row of a unit beyond which the maximum moves: fp16 holds each.
+// Sum of the exponentials of a thread's keys in one row of a unit beyond which the unit is put off: fp16 holds each.
 constexpr float largest_sum = 0x1p15f;
+// log2 of what all weights are divided by with sum_column, so that weights which are too large show by one bit.
+constexpr float lowered = sum_column ? 14.0f : 0.0f;
+constexpr float weight_of_zero = sum_column ? 0x1p-14f : 1.0f;  // of a score that equals the maximum
+constexpr u32 too_large = 0x40004000u;  // of two weights: 2 or more
 
 // The first `left` bits.
 __device__ __forceinline__ u32 range_word(int left) {

@@ -103,7 +103,6 @@ struct MaskReader {
             const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, range.first_key, range.key_count);
             const u32 rows = range.hidden == hidden_none ? plain_rows : 0;
             u32 kept = tile(item, tiles.begin);
-            if (work.item + work.step < work.end) range = publish(locate_item(p, work.item + work.step), turn);
             for (int t = tiles.begin; t < tiles.end; ++t) {
                 const u32 next = t + 1 < tiles.end ? tile(item, t + 1) : 0;
                 barrier_wait_asleep(shared + k_empty + 8 * kv.slot, kv.parity ^ 1);
@@ -120,6 +119,8 @@ struct MaskReader {
                 }
                 kept = next;
                 kv.advance();
+                if (t == tiles.begin && work.item + work.step < work.end)
+                    range = publish(locate_item(p, work.item + work.step), turn);
             }
         }
     }

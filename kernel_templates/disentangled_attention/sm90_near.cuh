@@ -19,6 +19,7 @@ struct NearTiles : FarTiles {
     // Scores of a unit to probabilities and these times V, 16 keys at a time, which also keeps the compiler from moving
     // the exponentials away from what should run beside them.
     struct Probabilities {
+        const Warpgroup& warpgroup;
         Softmax& softmax;
         const u32 (&kept)[units];
         Output& o;
@@ -34,7 +35,7 @@ struct NearTiles : FarTiles {
                 pack_probabilities(a, s, step);
                 drop(a, kept[step / 4], step % 4);
                 wgmma_fence();
-                wgmma<dtype, operand_high, true, true>(o, a, value_operand<block_n>(v, step));
+                wgmma<dtype, operand_high, true, true>(o, a, warpgroup.values(v, step));
             }
             if (begin < end) wgmma_commit();
         }
@@ -197,7 +198,7 @@ struct NearTiles : FarTiles {
         softmax.begin<true>(most, rows, p.scale_log2, fall);
         if (softmax.moved(rows)) rescale(o, softmax.ratio);
         await(v_ready, v_full + 8 * kv.slot, kv.parity);
-        const Probabilities probabilities{softmax, kept, o, operand(v_offset, kv.slot, tile_bytes), p.scale_log2};
+        const Probabilities probabilities{*this, softmax, kept, o, operand(v_offset, kv.slot, tile_bytes), p.scale_log2};
         if constexpr (last) {
             probabilities.steps(s, 0, 4 * units);
         } else {
@@ -213,7 +214,7 @@ struct NearTiles : FarTiles {
                                                bool last_phase) {
         const ScoreBuffers at(shared, group, here());
         int keys_left = length - begin * block_n;
-        const float fall = end - begin <= 64 ? 1.0f / p.scale_log2 : 0.0f;  // halves probabilities: 64 times at most
+        const float fall = end - begin <= 64 ? 1.0f / p.scale_log2 : 0.0f;  // doubles O and the sums: 64 times at most
         bool first = true;
         await(k_full + 8 * kv.slot, kv.parity);
         position_scores<products>(at, kv.slot, NoWork());

@@ -41,7 +41,7 @@ __device__ __forceinline__ void apply_mask(float (&s)[32], const KeyBits& bits, 
     }
 }
 
-// Saturates in fp16: rounding of huge scores may exceed the bound of `lazy`.
+// Saturates in fp16: rounding of huge scores may exceed the bounds of `lazy` and `largest_sum`.
 __device__ __forceinline__ u32 pack_probability(float low, float high) {
     if constexpr (dtype == dtype_f16) {
         u32 packed;
@@ -76,7 +76,8 @@ struct Softmax {
             if (__any_sync(0xffffffffu, fmaxf(most[0], most[1]) > largest_score)) [[unlikely]] {
 #pragma unroll
                 for (int i = 0; i < count; ++i) s[i] = min_or_nan(s[i], largest_score);
-                maxima(most, s);
+#pragma unroll
+                for (int half = 0; half < 2; ++half) most[half] = fminf(most[half], largest_score);
             }
         }
     }
@@ -94,7 +95,7 @@ struct Softmax {
             if constexpr (near && dtype == dtype_f16) m = fmaxf(all, rows.m[half] - fall);
             ratio[half] = exp2_approx((rows.m[half] - m) * scale);
             rows.m[half] = m;
-            offset[half] = ((near ? 0.0f : rows.bias[half]) - m) * scale;
+            offset[half] = ((near ? 0.0f : rows.bias[half]) - m) * scale - lowered;
         }
         clear();
     }
@@ -106,25 +107,31 @@ struct Softmax {
         for (int i = 0; i < 8; ++i) {
             float& score = s[8 * step + i];
             score = exp2_approx(score * scale + offset[i >> 1 & 1]);
-            sum[i >> 1 & 1][i & 1] += score;
+            if constexpr (!sum_column) sum[i >> 1 & 1][i & 1] += score;
         }
     }
 
     __device__ __forceinline__ void clear() { sum[0][0] = sum[0][1] = sum[1][0] = sum[1][1] = 0.0f; }
 
-    // True in the whole warp when somewhere in it exponentials are so large that the maximum must move.
-    __device__ __forceinline__ bool exceeded() const {
+    // True in the whole warp when somewhere in it weights, those of a unit, are so large that the maximum must move.
+    __device__ __forceinline__ bool exceeded(const u32 (&a)[4][4]) const {
+        if constexpr (sum_column) {
+            u32 any = 0;
+#pragma unroll
+            for (int i = 0; i < 16; ++i) any |= a[i / 4][i % 4];
+            return __any_sync(0xffffffffu, any & too_large);
+        }
         return __any_sync(0xffffffffu, fmaxf(sum[0][0] + sum[0][1], sum[1][0] + sum[1][1]) > largest_sum);
     }
 
     __device__ __forceinline__ void add(Rows& rows) const {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) rows.l[half] += sum[half][0] + sum[half][1];
+        for (int half = 0; !sum_column && half < 2; ++half) rows.l[half] += sum[half][0] + sum[half][1];
     }
 
     __device__ __forceinline__ void finish(Rows& rows) const {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) rows.l[half] = rows.l[half] * ratio[half] + (sum[half][0] + sum[half][1]);
+        for (int half = 0; !sum_column && half < 2; ++half) rows.l[half] = rows.l[half] * ratio[half] + (sum[half][0] + sum[half][1]);
     }
 
     // True in the whole warp when O must be rescaled somewhere in it. Sums are never negative.

@@ -53,6 +53,13 @@ struct Warpgroup {
         return (shared >> 4) + offset / 16 + slot * (bytes / 16);
     }
 
+    // Descriptor of V's rows 16 * step .. + 15 of the tile at `v`, and of the ones beside them.
+    __device__ __forceinline__ u32 values(u32 v, int step) const {
+        if constexpr (!sum_column) return value_operand<block_n>(v, step);
+        const u32 from = v + step * row_bytes;
+        return from + (((shared >> 4) + ones_offset / 16 - from) << 16);
+    }
+
     // Every thread arrives: as fast as one for each warp, and the order is plain to see, for race checkers too.
     __device__ __forceinline__ void release(u32 barrier) const { barrier_arrive(shared + barrier); }
     __device__ __forceinline__ void await(u32 barrier, u32 parity) const { barrier_wait(shared + barrier, parity); }
@@ -77,9 +84,10 @@ struct Warpgroup {
     }
 
     // Q, or with position terms, for the tiles beyond one end of the band, Q + PQ_e and the constants q_i.PK_e. Masked
-    // rows get zeros, and so scores of zero.
-    __device__ __forceinline__ void load_query(u32 (&q)[dim_steps][4], Rows& rows, int end) const {
+    // rows get zeros, and so scores of zero; so do those beyond a packed sequence, which are the next one's.
+    __device__ __forceinline__ void load_query(u32 (&q)[dim_steps][4], Rows& rows, int end, const Item& item) const {
         const Lane lane = here();
+        const int rows_left = item.length - (item.row0 + 64 * group + 16 * lane.warp + lane.g);
         load_operand<block_m, false>(q, shared + q_offset, 64 * group + 16 * lane.warp, lane);
         rows.bias[0] = rows.bias[1] = 0.0f;
         const u32 pk = shared + ends_offset + end * 4 * head_dim + 4 * lane.c, pq = pk + 2 * head_dim;
@@ -97,7 +105,7 @@ struct Warpgroup {
                     const u32 query = load_word(pq + at);
                     q[step][part] = pack_probability(low + low_of<dtype>(query), high + high_of<dtype>(query));
                 }
-                if (rows.masked(part & 1)) q[step][part] = 0;
+                if (rows.masked(part & 1) || (packed && rows_left <= 8 * (part & 1))) q[step][part] = 0;
             }
 #pragma unroll
         for (int half = 0; c2p && half < 2; ++half) {

@@ -1,8 +1,10 @@
 // The sm90 tier without a GPU: configs, checks, launches, and that its kernels compile as predicted.
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "catch.h"
+#include "fitting.h"
 #include "model_gpus.h"
 #include "tier.h"
 #include "turbotune/base/error.h"
@@ -163,7 +165,10 @@ TEST_CASE("lengths that leave half of a block of 128 rows empty get small sm90 b
                                  {129, true},
                                  {192, true},
                                  {193, false},
-                                 {257, false},
+                                 {256, false},
+                                 {257, true},
+                                 {320, true},
+                                 {321, false},
                                  {8192, false}}) {
         INFO("length " << length);
         Problem problem = sample(length);
@@ -182,19 +187,58 @@ TEST_CASE("lengths that leave half of a block of 128 rows empty get small sm90 b
     CHECK(sm90_tier().fitted(packed, first_config(packed)) == first_config(packed));
 }
 
-TEST_CASE("whoever warms a cache for Hopper hears of the lengths that get another config than their family",
+TEST_CASE("a winner whose measurement left multiprocessors empty does not serve a grid that fills them", "[tiers]") {
+    const Config thin{{"tier", FieldValue(std::string("simt"))}};  // what fit() makes of a winner is all that counts
+    auto served = [&](Problem problem, int batch, int matched_heads, const DeviceInfo& device) {
+        problem.batch = batch;
+        problem.heads = 12;
+        problem.tokens = problem.layout == Layout::packed ? std::int64_t{batch} * problem.length : 0;
+        Workload matched = workload_of(problem);
+        matched.fields.set("batch_heads", matched_heads);
+        return fit(problem, matched, thin, device);
+    };
+    for (const Layout layout : {Layout::padded, Layout::packed}) {
+        Problem problem = sample(128);
+        problem.layout = layout;
+        for (const int batch : {1, 21}) CHECK(served(problem, batch, 32, hopper()).config == thin);
+        const Fitted many = served(problem, 22, 32, hopper());  // 264 blocks of 128 rows
+        CHECK(many.config == operation().heuristic(workload_of(problem), hopper()));
+        CHECK_FALSE(many.why.empty());
+        problem.length = 1024;  // 32 heads fill 132 multiprocessors, 8 do not
+        CHECK(served(problem, 128, 32, hopper()).why.empty());
+        CHECK_FALSE(served(problem, 128, 8, hopper()).why.empty());
+    }
+    DeviceInfo cpu = hopper();
+    cpu.kind = DeviceKind::cpu;
+    CHECK(served(sample(128), 128, 32, cpu).why.empty());
+}
+
+TEST_CASE("whoever warms a cache for Hopper hears of the problems that get another config than their workload",
           "[tiers]") {
-    for (auto [family, some] : {std::pair{64, false}, {128, false}, {384, true}, {512, false}, {8192, false}}) {
-        INFO("family " << family);
-        const Problem problem = sample(family);
-        const auto exceptions = operation().exceptions(workload_of(problem), first_config(problem));
-        CHECK(exceptions.empty() == !some);
-        for (const auto& [fields, config] : exceptions) {
-            const Problem other = Problem::from_fields(fields);
-            CHECK(workload_of(other) == workload_of(problem));
-            CHECK(sm90_tier().fitted(other, first_config(problem)) == config);
-            CHECK_FALSE(operation().kernels(fields, config, hopper()).empty());
+    auto exceptions_of = [](const Workload& workload, const Config& config) {
+        std::set<std::string> configs;
+        for (const auto& [fields, other] : operation().exceptions(workload, config, hopper())) {
+            const Problem problem = Problem::from_fields(fields);
+            CHECK(length_family(problem.length) == workload.fields.integer("length"));
+            CHECK(fit(problem, workload, config, hopper()).config == other);
+            CHECK_FALSE(operation().kernels(fields, other, hopper()).empty());
+            configs.insert(other.to_string());
         }
+        return configs;
+    };
+    for (auto [family, tails, fills] : {std::tuple{64, false, false},
+                                        {128, false, false},
+                                        {384, true, false},
+                                        {512, false, false},
+                                        {768, false, true},
+                                        {8192, false, true}}) {
+        INFO("family " << family);
+        Workload workload = workload_of(sample(family));
+        workload.fields.set("batch_heads", 32);
+        const Config heuristic = operation().heuristic(workload, hopper());
+        CHECK(exceptions_of(workload, heuristic).size() == (tails ? 1 : 0));  // small blocks
+        const Config winner = operation().candidates(workload, hopper()).back();
+        CHECK(exceptions_of(workload, winner).count(heuristic.to_string()) == (fills ? 0 : 1));
     }
 }
 
@@ -205,14 +249,19 @@ TEST_CASE("the sm90 kernels compile with their wgmma pipelines intact", "[tiers]
         return;
     }
     std::set<std::string> seen;
-    for (auto [dtype, head_dim, length, layout, dropout] : {std::tuple{DType::bf16, 64, 512, Layout::padded, 0.0},
-                                                            {DType::f16, 32, 4096, Layout::packed, 0.0},
-                                                            {DType::bf16, 128, 512, Layout::padded, 0.0},
-                                                            {DType::bf16, 64, 128, Layout::padded, 0.0},
-                                                            {DType::bf16, 64, 64, Layout::padded, 0.0},
-                                                            {DType::bf16, 64, 300, Layout::padded, 0.0},
-                                                            {DType::bf16, 64, 64, Layout::padded, 0.1},
-                                                            {DType::bf16, 64, 512, Layout::padded, 0.1}})
+    constexpr Pass inference = Pass::inference, training = Pass::training_forward;
+    constexpr Layout padded = Layout::padded, packed = Layout::packed;
+    for (auto [dtype, head_dim, length, layout, pass, dropout] :
+         {std::tuple{DType::bf16, 64, 512, padded, inference, 0.0},
+          {DType::f16, 32, 4096, packed, inference, 0.0},
+          {DType::bf16, 128, 512, padded, inference, 0.0},
+          {DType::bf16, 64, 128, padded, inference, 0.0},
+          {DType::bf16, 64, 64, padded, inference, 0.0},
+          {DType::bf16, 64, 300, padded, inference, 0.0},
+          {DType::bf16, 64, 512, padded, training, 0.0},
+          {DType::bf16, 64, 300, padded, training, 0.1},
+          {DType::bf16, 64, 64, padded, training, 0.1},
+          {DType::bf16, 64, 512, padded, training, 0.1}})
         for (bool term : {true, false}) {
             Problem problem = sample(length, head_dim);
             problem.dtype = dtype;
@@ -220,11 +269,11 @@ TEST_CASE("the sm90 kernels compile with their wgmma pipelines intact", "[tiers]
             problem.mask = head_dim == 128 || length == 300;
             problem.tokens = layout == Layout::packed ? 100 : 0;
             problem.c2p = term;
+            problem.pass = pass;
             problem.dropout = dropout;
-            if (dropout > 0) problem.pass = Pass::training_forward;
             std::vector<Config> configs = sm90_tier().candidates(workload_of(problem), hopper());
             // Every config of the commonest problem; what differs from it shows in the first of the others.
-            const bool common = length == 512 && head_dim == 64 && dropout == 0;
+            const bool common = length == 512 && head_dim == 64 && pass == inference;
             if (!common || !term) configs.resize(head_dim == 128 && term ? 3 : 1);
             if (!term && length != 512) continue;
             for (const Config& config : configs)

@@ -18,8 +18,8 @@ endfunction()
 
 # turbotune_fmt: a static library made from fmt's headers, else header only.
 function(turbotune_fmt_library include_dir)
-    set(here ${CMAKE_SOURCE_DIR}/tools/cmake)
-    try_compile(TURBOTUNE_FMT_COMPILED ${CMAKE_BINARY_DIR}/fmt_probe SOURCES ${here}/fmt_library.cpp ${here}/fmt_probe.cpp
+    set(here ${PROJECT_SOURCE_DIR}/tools/cmake)
+    try_compile(TURBOTUNE_FMT_COMPILED ${PROJECT_BINARY_DIR}/fmt_probe SOURCES ${here}/fmt_library.cpp ${here}/fmt_probe.cpp
                 CMAKE_FLAGS -DINCLUDE_DIRECTORIES=${include_dir} CXX_STANDARD 20)
     if(TURBOTUNE_FMT_COMPILED)
         add_library(turbotune_fmt STATIC ${here}/fmt_library.cpp)
@@ -52,7 +52,7 @@ function(turbotune_room name include_dir)
     endif()
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${ROOM_SOURCE_DIR}/*.cpp)
     if(NOT sources)   # a room without code yet
-        set(sources ${CMAKE_BINARY_DIR}/rooms/${name}_empty.cpp)
+        set(sources ${PROJECT_BINARY_DIR}/rooms/${name}_empty.cpp)
         file(WRITE ${sources} "")
     endif()
     add_library(turbotune_${name} STATIC ${sources})

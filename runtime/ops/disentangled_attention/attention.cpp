@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "arguments.h"
+#include "fitting.h"
 #include "tensor_maps.h"
 #include "tier.h"
 #include "turbotune/base/error.h"
@@ -60,11 +61,11 @@ Selection choose(Runtime& runtime, const Problem& problem, const Config* config,
     if (!config) {
         Selection selection = runtime.select(operation(), workload, problem.to_fields(), stream);
         if (selection.origin == "fixed" || selection.origin == "autotune") return selection;  // told, or measured
-        const Config fitted = find_tier(selection.config.text("tier")).fitted(problem, selection.config);
-        if (!(fitted == selection.config)) {
-            selection.note += fmt::format("{}for this length in place of {}", selection.note.empty() ? "" : "; ",
-                                          selection.config.to_string());
-            selection.config = fitted;
+        const Fitted fitted = fit(problem, selection.matched, selection.config, runtime.device().info());
+        if (!fitted.why.empty()) {
+            selection.note += fmt::format("{}in place of {}, {}", selection.note.empty() ? "" : "; ",
+                                          selection.config.to_string(), fitted.why);
+            selection.config = fitted.config;
         }
         return selection;
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cases.h"
+#include "fitting.h"
 #include "tier.h"
 #include "turbotune/base/error.h"
 #include "turbotune/ops/disentangled_attention/attention.h"
@@ -183,18 +184,24 @@ class DisentangledAttention : public Operation {
         return producers_of(workload, device);
     }
 
-    std::vector<std::pair<Fields, Config>> exceptions(const Workload& workload, const Config& config) const override {
-        std::vector<std::pair<Fields, Config>> exceptions;
+    std::vector<std::pair<Fields, Config>> exceptions(const Workload& workload, const Config& config,
+                                                      const DeviceInfo& device) const override {
         const auto family = static_cast<int>(workload.fields.integer("length"));
-        for (DType dtype : dtypes_of(workload)) {
-            Problem problem = problem_of(workload, dtype);
-            // One length of each row block of 64 tells all: tiers tile by no less.
-            for (problem.length = 33; problem.length <= std::min(family, 512); problem.length += 64) {
-                if (length_family(problem.length) != family) continue;
-                const Config fitted = find_tier(config.text("tier")).fitted(problem, config);
-                if (!(fitted == config)) exceptions.push_back({problem.to_fields(), fitted});
-            }
-        }
+        // One length of each row block of 64 tells all: tiers tile by no less.
+        std::vector<int> lengths = {family};
+        for (int length = 33; length <= std::min(family, 512); length += 64)
+            if (length_family(length) == family) lengths.push_back(length);
+        std::vector<std::pair<Fields, Config>> exceptions;
+        for (DType dtype : dtypes_of(workload))
+            for (int length : lengths)
+                for (int batch : {1, 2 * std::max(1, device.device_class.sm_count)}) {  // few blocks, and many
+                    Problem problem = problem_of(workload, dtype);
+                    problem.length = length;
+                    problem.batch = batch;
+                    if (problem.layout == Layout::packed) problem.tokens = std::int64_t{batch} * length;
+                    const Fitted fitted = fit(problem, workload, config, device);
+                    if (!fitted.why.empty()) exceptions.push_back({problem.to_fields(), fitted.config});
+                }
         return exceptions;
     }
 

@@ -65,8 +65,9 @@ Config to_fields(const Sm90Config& c) {
                        {c.warpgroups, c.block_n, c.stages, c.spare_chunks, c.contiguous, c.resident, c.prefetch});
 }
 
-// The template's own layout (sm90_layout.cuh), name by name; bytes.
-std::int64_t shared_bytes(const Sm90Config& c, std::int64_t head_dim, PositionTerms terms, bool mask, bool dropout) {
+// The template's own layout (sm90_layout.cuh), name by name; bytes. `ones`: inference in bf16.
+std::int64_t shared_bytes(const Sm90Config& c, std::int64_t head_dim, PositionTerms terms, bool mask, bool dropout,
+                          bool ones) {
     const bool has_bias = terms.count() > 0;
     const std::int64_t units = c.block_n / 64, ring = c.warpgroups + units + c.spare_chunks;
     const std::int64_t row = 2 * head_dim, chunk = 64 * row * terms.count(), spill = 32;
@@ -77,21 +78,25 @@ std::int64_t shared_bytes(const Sm90Config& c, std::int64_t head_dim, PositionTe
     const std::int64_t scratch = spill + 4 * c.warpgroups * warp;
     const std::int64_t t = terms.p2c ? spill + t_groups * (16 * t_pitch + gap) : 0;
     const std::int64_t ends = has_bias ? 4 * row : 0, masks = mask ? 16 * c.stages + 16 + 2 * 32 : 0;
+    const std::int64_t column = ones && head_dim < 128 ? 32 * head_dim : 0;
     const std::int64_t dropped = dropout ? c.stages * units * 4 * 2 * c.rows() : 0;
     const std::int64_t barriers = 8 * (4 * c.stages + (has_bias ? ring : 0) + 3 + (terms.p2c ? 2 * c.warpgroups : 0) +
                                        (mask ? 4 : 0) + (dropout ? 2 * c.stages : 0));
-    return 2 * c.stages * c.block_n * row + ring * chunk + c.rows() * row + scratch + t + ends + masks + dropped +
-           barriers;
+    return 2 * c.stages * c.block_n * row + ring * chunk + c.rows() * row + column + scratch + t + ends + masks +
+           dropped + barriers;
+}
+
+// For every type of the workload: the most of them.
+std::int64_t shared_bytes(const Sm90Config& c, const Workload& workload) {
+    return shared_bytes(c, workload.fields.integer("head_dim"), position_terms(workload),
+                        workload.fields.text("layout") == "padded_masked", has_dropout(workload),
+                        workload.fields.text("pass") == "inference");
 }
 
 // Whether two blocks of one consumer share a multiprocessor: its registers, 216 for a consumer's thread, and its shared
 // memory, 228 KiB with 1 KiB for each block (CUDA C++ Programming Guide, "Compute Capability 9.0").
 bool is_paired(const Sm90Config& c, std::int64_t head_dim, std::int64_t shared) {
     return c.warpgroups == 1 && c.block_n == 64 && head_dim < 128 && 2 * (shared + 1024) <= 228 * 1024;
-}
-
-bool masked(const Workload& workload) {
-    return workload.fields.text("layout") == "padded_masked";
 }
 
 bool fits_one_tile(const Sm90Config& c, std::int64_t length) {
@@ -176,9 +181,7 @@ class Sm90Tier : public Tier {
         if (is_backward(workload)) return sm90_backward_candidates(workload);
         std::vector<Config> fields;
         for (const Sm90Config& c : configs_of(workload)) {
-            const std::int64_t shared = shared_bytes(c, workload.fields.integer("head_dim"), position_terms(workload),
-                                                     masked(workload), has_dropout(workload));
-            if (shared <= device.device_class.shared_per_block) fields.push_back(to_fields(c));
+            if (shared_bytes(c, workload) <= device.device_class.shared_per_block) fields.push_back(to_fields(c));
         }
         return fields;
     }
@@ -189,8 +192,7 @@ class Sm90Tier : public Tier {
         const Sm90Config c = from_fields(config);
         Resources resources;
         resources.threads = c.threads();
-        resources.shared_bytes = shared_bytes(c, workload.fields.integer("head_dim"), position_terms(workload),
-                                              masked(workload), has_dropout(workload));
+        resources.shared_bytes = shared_bytes(c, workload);
         resources.registers = registers_per_thread(
             c.threads(), is_paired(c, workload.fields.integer("head_dim"), resources.shared_bytes) ? 2 : 1);
         return resources;
@@ -202,7 +204,8 @@ class Sm90Tier : public Tier {
         check_listed(workload_of_terms(problem), config);
         const Sm90Config c = from_fields(config);
         const std::int64_t shared =
-            shared_bytes(c, problem.head_dim, {problem.c2p, problem.p2c}, problem.mask, problem.dropout > 0);
+            shared_bytes(c, problem.head_dim, {problem.c2p, problem.p2c}, problem.mask, problem.dropout > 0,
+                         problem.pass == Pass::inference && problem.dtype == DType::bf16);
         const bool paired = is_paired(c, problem.head_dim, shared);
         std::vector<KernelLaunch> launches;
         if (problem.c2p || problem.p2c) launches.push_back(expansion(problem, device));
@@ -222,12 +225,14 @@ class Sm90Tier : public Tier {
         return launches;
     }
 
-    // Small blocks where half or more of the second block of 128 rows would be empty: at 129 .0459 ms against .0537
-    // (H200, 2026-12-01; bf16, batch 32, 12 heads of 64). Sequences of packed batches have lengths of their own.
+    // Small blocks where half or more of the last block of 128 rows would be empty: times that of 128 rows at 129 .83,
+    // 192 .83, 257 .95, 320 .94 (H200, 2026-12-01; bf16, batch 32, 12 heads of 64). Sequences of packed batches have
+    // lengths of their own.
     Config fitted(const Problem& problem, const Config& config) const override {
         if (problem.pass == Pass::backward || problem.layout == Layout::packed || problem.head_dim == 128)
             return config;
-        const bool tail = problem.length > 128 && problem.length <= 192 && (problem.c2p || problem.p2c);
+        const int blocks = (problem.length + 63) / 64;
+        const bool tail = (blocks == 3 || blocks == 5) && (problem.c2p || problem.p2c);
         return tail && from_fields(config).rows() == 128 ? to_fields(kSmall) : config;
     }
 

@@ -116,7 +116,9 @@ class Operation {
 
     // Problems for which plan() takes another config than the one it chose for their workload, and that config: what
     // warming a cache compiles besides.
-    virtual std::vector<std::pair<Fields, Config>> exceptions(const Workload&, const Config&) const { return {}; }
+    virtual std::vector<std::pair<Fields, Config>> exceptions(const Workload&, const Config&, const DeviceInfo&) const {
+        return {};
+    }
 
     // Small and odd shapes with every mask pattern and float64 results, then the full length of the family with
     // no `expected` (reference_config). `seed` draws fresh data.

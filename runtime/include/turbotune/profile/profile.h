@@ -44,8 +44,9 @@ struct Parity {
 struct RejectedCandidate {
     Config config;
     // Never tried: filtered. Not run: compile_error (the compiler's words are in `detail`), compiler_failed (it said
-    // nothing: missing, killed, disk full), launch_error, out_of_memory. Took the process along: fault, timeout. Parity:
-    // mismatch, unwritten, overrun (beside a tensor or the workspace), input_changed, not_repeatable.
+    // nothing: missing, killed, disk full), launch_error, out_of_memory. Took the process along: fault, timeout; killed
+    // (from outside, which says nothing of the candidate). Parity: mismatch, unwritten, overrun (beside a tensor or the
+    // workspace), input_changed, not_repeatable.
     std::string reason;
     std::string detail;
 };
