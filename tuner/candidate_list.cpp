@@ -44,6 +44,21 @@ bool contains(const std::vector<Config>& configs, const Config& config) {
     return std::find(configs.begin(), configs.end(), config) != configs.end();
 }
 
+std::optional<Config> known_winner(const SweepItem& item, const DeviceInfo& device,
+                                   const std::vector<LoadedProfile>& profiles) {
+    for (const LoadedProfile& loaded : profiles) {
+        if (!(loaded.profile.device_class == device.device_class)) continue;
+        const ProfileEntry* entry = loaded.profile.find(item.workload);
+        if (!entry) continue;
+        try {
+            if (item.operation->filter(item.workload, entry->config, device).fits) return entry->config;
+        } catch (const Error&) {
+            // a config of other templates
+        }
+    }
+    return std::nullopt;
+}
+
 }  // namespace
 
 std::vector<SweepItem> sweep_items(const SweepOptions& options, const std::vector<const Operation*>& known) {
@@ -85,7 +100,8 @@ std::vector<int> deal_shards(const std::vector<SweepItem>& items, int shards) {
     return shard;
 }
 
-CandidateList list_candidates(const SweepItem& item, const DeviceInfo& device, Preset preset) {
+CandidateList list_candidates(const SweepItem& item, const DeviceInfo& device, Preset preset,
+                              const std::vector<LoadedProfile>& profiles) {
     CandidateList list;
     const auto& [operation, workload] = item;
     list.unavailable = operation->unavailable(workload, device);
@@ -107,6 +123,8 @@ CandidateList list_candidates(const SweepItem& item, const DeviceInfo& device, P
     }
     fitting.resize(std::min(fitting.size(), most_configs(preset)));
     list.configs = std::move(fitting);
+    list.incumbent = known_winner(item, device, profiles);
+    if (list.incumbent && !contains(list.configs, *list.incumbent)) list.configs.push_back(*list.incumbent);
     return list;
 }
 
@@ -115,7 +133,7 @@ std::vector<PlannedWorkload> plan_sweep(const SweepOptions& options, const std::
     const DeviceInfo& device = open_device(options.devices.empty() ? options.device : options.devices.front()).info();
     std::vector<PlannedWorkload> plan;
     for (const SweepItem& item : items) {
-        CandidateList list = list_candidates(item, device, options.query.preset);
+        CandidateList list = list_candidates(item, device, options.query.preset, options.profiles);
         PlannedWorkload planned;
         planned.workload = item.workload;
         planned.candidates = int(list.configs.size());

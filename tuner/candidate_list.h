@@ -1,6 +1,7 @@
 // Which workloads a sweep visits, and which configs it measures for each.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,8 @@ struct SweepItem {
 };
 
 struct CandidateList {
-    std::vector<Config> configs;              // the heuristic's first, then best guess first
+    std::vector<Config> configs;              // the heuristic's first, then best guess first, then the incumbent
+    std::optional<Config> incumbent;          // the winner of a profile that was there before
     std::vector<RejectedCandidate> filtered;  // reason "filtered"
     std::string unavailable;                  // why there is nothing to measure
 };
@@ -28,7 +30,10 @@ std::vector<std::vector<std::size_t>> group_shared(const std::vector<SweepItem>&
 // that is not 1 .. shards.
 std::vector<SweepItem> sweep_items(const SweepOptions& options, const std::vector<const Operation*>& known);
 
-// quick: the heuristic's config and one more; standard: three more; exhaustive: all. Nothing that fails the filter.
-CandidateList list_candidates(const SweepItem& item, const DeviceInfo& device, Preset preset);
+// quick: the heuristic's config and one more; standard: three more; exhaustive: all. Nothing that fails the filter. The
+// winner of the first of `profiles` that is of the device's class and has the workload comes along, so that a sweep that
+// measures little does not fall behind one that measured much.
+CandidateList list_candidates(const SweepItem& item, const DeviceInfo& device, Preset preset,
+                              const std::vector<LoadedProfile>& profiles = {});
 
 }  // namespace turbotune

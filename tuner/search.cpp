@@ -61,6 +61,8 @@ class Search {
     int fastest(const std::vector<int>& field) const;
     int pick(const std::vector<int>& field) const;
     int affordable(const std::vector<int>& field, int samples) const;
+    // How much slower than the best a candidate may be and still tie.
+    double tie(int c) const { return candidates_[std::size_t(c)].incumbent ? options_.stay : options_.tie_least; }
 
     CandidateTimer& timer_;
     const std::vector<SearchCandidate>& candidates_;
@@ -169,9 +171,9 @@ void Search::final_round(std::vector<int>& field) {
         std::vector<int> kept;
         for (int c : field) {
             Ratio r = ratio(c, best);
-            if (c != best && r.excess > options_.tie_least + kGone * r.error) continue;
+            if (c != best && r.excess > tie(c) + kGone * r.error) continue;
             kept.push_back(c);
-            clear = clear && (c == best || std::abs(r.excess - options_.tie_least) > kClear * r.error);
+            clear = clear && (c == best || std::abs(r.excess - tie(c)) > kClear * r.error);
             precise = precise && r.error <= options_.precision;
         }
         field = kept;
@@ -184,14 +186,15 @@ void Search::final_round(std::vector<int>& field) {
 int Search::pick(const std::vector<int>& field) const {
     int best = fastest(field);
     auto precedes = [&](int a, int b) {
+        const bool stays = candidates_[std::size_t(a)].incumbent;
+        if (stays != candidates_[std::size_t(b)].incumbent) return stays;
         int ra = candidates_[std::size_t(a)].registers, rb = candidates_[std::size_t(b)].registers;
         return ra != rb ? ra < rb : a < b;
     };
     int winner = best;
     for (int c : field) {
         Ratio r = ratio(c, best);
-        double tie = std::clamp(3 * r.error, options_.tie_least, options_.tie_most);
-        if (r.excess <= tie && precedes(c, winner)) winner = c;
+        if (r.excess <= std::clamp(3 * r.error, tie(c), options_.tie_most) && precedes(c, winner)) winner = c;
     }
     return winner;
 }

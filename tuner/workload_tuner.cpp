@@ -348,7 +348,8 @@ TuningResult WorkloadTuner::run() {
     } else {
         std::vector<SearchCandidate> candidates;
         for (std::size_t i : field_)
-            candidates.push_back({known_[i].outcome.registers, known_[i].outcome.latency.median});
+            candidates.push_back({known_[i].outcome.registers, known_[i].outcome.latency.median,
+                                  list_.incumbent == known_[i].outcome.config});
         search = search_fastest(*this, candidates);
         result_.stages.search = lap();
         if (search.interrupted || tools_.interrupts() >= 2) return end(TuningEnd::interrupted);

@@ -70,8 +70,12 @@ TEST_CASE("Child: plan what was warmed", "[.child]") {
     std::vector<Workload> workloads = operation.workloads({Preset::quick, {{"pass", {"inference"}}}});
     if (std::getenv("TURBOTUNE_TEST_ONE_WORKLOAD") != nullptr) workloads.resize(1);
     for (const Workload& workload : workloads)
-        for (const Fields& problem : operation.problems(workload, runtime.device().info()))
-            operation.plan(runtime, problem, nullptr);
+        for (const Fields& few : operation.problems(workload, runtime.device().info())) {
+            Fields many = few;  // more than any device takes at once: may be served by another config
+            many.set("batch", 400);
+            operation.plan(runtime, few, nullptr);
+            operation.plan(runtime, many, nullptr);
+        }
     const KernelCacheStatistics kernels = runtime.statistics().kernels;
     std::printf("\ncompiles=%d store_hits=%d\n", int(kernels.compiles), int(kernels.store_hits));
     if (kernels.compiles == 0) CHECK_FALSE(nvrtc_loaded());

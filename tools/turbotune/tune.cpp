@@ -11,6 +11,7 @@
 #include "table.h"
 #include "tune_options.h"
 #include "turbotune/base/error.h"
+#include "turbotune/profile/selection.h"
 
 namespace turbotune::cli {
 namespace {
@@ -139,6 +140,7 @@ std::string summary(const SweepReport& report) {
 int tune(const TuneOptions& options, const std::string& command_line) {
     SweepOptions sweep_options = options.sweep_options();
     sweep_options.command_line = command_line;
+    sweep_options.profiles = discover_profiles({});
     if (options.dry_run) return dry_run(options, sweep_options);
 
     std::FILE* const stream = options.json ? stderr : stdout;

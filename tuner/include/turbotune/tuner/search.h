@@ -23,6 +23,7 @@ class CandidateTimer {
 struct SearchCandidate {
     int registers = -1;      // of its largest kernel; -1: not known
     double estimate_ms = 0;  // from an earlier, separate measurement; 0: none
+    bool incumbent = false;  // the winner of an earlier sweep
 };
 
 struct SearchOptions {
@@ -31,7 +32,7 @@ struct SearchOptions {
     int finalists = 3;          // at least so many enter the paired final
     int final_samples = 40;     // of each finalist at least ...
     int most_samples = 1000;    // ... and at most, while the final is not yet precise
-    double precision = 0.0014;  // standard error of a paired ratio at which the final ends
+    double precision = 0.0007;  // standard error of a paired ratio at which the final ends
     // Candidates this much slower by a separate measurement are not compared at all. Two measurements minutes apart
     // differ by a tenth at times.
     double hopeless = 0.30;
@@ -40,6 +41,7 @@ struct SearchOptions {
     // A tie: what the final cannot tell apart (three standard errors), yet at least the first and at most the second.
     // The first bounds what the fixed rule may cost, so that a winner lies within 1 % of the best.
     double tie_least = 0.0075, tie_most = 0.02;
+    double stay = 0.01;       // an incumbent that is at most this much slower stays
     double budget_ms = 4000;  // of timed execution; a round that would pass it takes fewer samples
 };
 
@@ -49,8 +51,8 @@ struct SearchResult {
     bool interrupted = false;
 };
 
-// Interleaved rounds drop the slower half, except what is near the best; a paired final follows; ties go to fewer
-// registers, then to the earlier candidate.
+// Interleaved rounds drop the slower half, except what is near the best; a paired final follows; ties go to the incumbent,
+// then to fewer registers, then to the earlier candidate.
 SearchResult search_fastest(CandidateTimer& timer, const std::vector<SearchCandidate>& candidates,
                             const SearchOptions& options = {});
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "turbotune/ops/operation.h"
+#include "turbotune/profile/selection.h"
 
 namespace turbotune {
 
@@ -16,6 +17,7 @@ struct SweepOptions {
     std::string device = "auto";          // "auto", "cpu" or an ordinal
     std::vector<std::string> devices;     // instead of `device`: several of one class, one worker each
     std::string output;                   // profile path; empty: default_profile_path()
+    std::vector<LoadedProfile> profiles;  // whose winners are measured, too, and stay unless clearly beaten
     int jobs = 0;                         // compile threads; 0: compile_jobs()
     double time_budget_s = 0;             // 0: none; else stop after the workload that passes it
     int shard = 1, shards = 1;            // every shards-th workload, beginning at the shard-th (1-based)
