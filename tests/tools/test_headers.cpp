@@ -22,16 +22,13 @@ const Room kRooms[] = {{"base", "runtime/include/turbotune/base"},     {"device"
 
 const std::string kRoot = TURBOTUNE_SOURCE_DIR;
 
-std::string sources_of(const std::string& room) {
-    return kRoot + (room == "tuner" ? "/tuner/" : "/runtime/" + room + "/");
-}
-
 // The words of the command that compiles the room's sources, up to the output.
 std::vector<std::string> compile_command(const std::string& room) {
     const Json commands = parse_json(read_text(TURBOTUNE_BUILD_DIR "/compile_commands.json"), "compile_commands.json");
     for (const Json& each : commands) {
-        if (each["file"].get<std::string>().rfind(sources_of(room), 0) != 0) continue;
-        std::istringstream text(each["command"].get<std::string>());
+        const std::string whole = each["command"];
+        if (whole.find("/turbotune_" + room + ".dir/") == std::string::npos) continue;
+        std::istringstream text(whole);
         std::vector<std::string> words;
         for (std::string word; text >> word && word != "-o";) {
             std::string plain;
