@@ -5,7 +5,7 @@
 using namespace turbotune;
 
 int main() {
-    Runtime runtime;  // the best device here; profiles that turbotune saved for it are found by themselves
+    Runtime runtime;  // the best device here; profiles of it, saved by turbotune or shipped, are found by themselves
     Device& device = runtime.device();
     device.make_current();
 

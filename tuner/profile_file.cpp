@@ -66,6 +66,18 @@ std::string version_of(const std::string& path) {
     return fmt::format("{} {} {}.{:09}", info.st_ino, info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
 }
 
+// A broken profile stays as it is: it may be worth mending.
+Profile load_or_say_how(const std::string& path) {
+    try {
+        return load_profile(path);
+    } catch (const InvalidArgument& error) {
+        std::string why = error.what();
+        if (why.rfind(path + ": ", 0) == 0) why.erase(0, path.size() + 2);
+        throw InvalidArgument(
+            path, why + " (move the file away to begin anew: what its journal holds is not measured again)");
+    }
+}
+
 }  // namespace
 
 ProfileFile::ProfileFile(std::string path, Profile fresh) : path_(target_of(path)), profile_(std::move(fresh)) {
@@ -73,7 +85,7 @@ ProfileFile::ProfileFile(std::string path, Profile fresh) : path_(target_of(path
     if (!file_exists(path_)) return;
     const FileLock lock = FileLock::acquire(path_ + ".lock", std::chrono::seconds(20));  // judged and set aside by one
     if (!file_exists(path_)) return;  // another one set it aside meanwhile
-    Profile found = load_profile(path_);
+    Profile found = load_or_say_how(path_);
     if (found.device_class != profile_.device_class)
         throw InvalidArgument(path_, fmt::format("was measured on {}, this device is {}; name another output",
                                                  found.device_class.to_string(), profile_.device_class.to_string()));

@@ -78,7 +78,8 @@ std::vector<int> Search::hopeful() const {
         if (candidate.estimate_ms > 0 && (best == 0 || candidate.estimate_ms < best)) best = candidate.estimate_ms;
     std::vector<int> field;
     for (std::size_t i = 0; i < candidates_.size(); ++i)
-        if (best == 0 || candidates_[i].estimate_ms <= best * (1 + options_.hopeless)) field.push_back(int(i));
+        if (best == 0 || candidates_[i].incumbent || candidates_[i].estimate_ms <= best * (1 + options_.hopeless))
+            field.push_back(int(i));
     return field;
 }
 
@@ -132,7 +133,9 @@ void Search::drop_slower_half(std::vector<int>& field) const {
     for (std::size_t i = 0; i < field.size(); ++i) {
         // Three standard errors of the difference: a true best is all but never dropped by bad luck.
         double noise = 3 * std::hypot(standard_error(field[i]), standard_error(best));
-        if (i < half || center(field[i]) <= center(best) * (1 + options_.near) + noise) kept.push_back(field[i]);
+        if (i < half || candidates_[std::size_t(field[i])].incumbent ||
+            center(field[i]) <= center(best) * (1 + options_.near) + noise)
+            kept.push_back(field[i]);
     }
     field = kept;
 }

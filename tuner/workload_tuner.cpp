@@ -359,7 +359,11 @@ TuningResult WorkloadTuner::run() {
     std::size_t winner = field_[std::size_t(search.winner)];
     result_.entry = make_entry(winner, field_, search);
     best_ms_ = result_.entry.latency.median;
-    event(SweepEvent::Kind::workload_finished, &result_.entry.config, fmt::format("{:.4g} ms", best_ms_));
+    event(SweepEvent::Kind::workload_finished, &result_.entry.config,
+          fmt::format("{:.4g} ms{}", best_ms_,
+                      !list_.incumbent                           ? ""
+                      : *list_.incumbent == result_.entry.config ? ", as in the profile known before"
+                                                                 : ", in place of " + list_.incumbent->to_string()));
     return end(TuningEnd::finished);
 }
 

@@ -178,6 +178,19 @@ TEST_CASE("who won before stays within 1 %, and goes beyond", "[search]") {
     }
 }
 
+TEST_CASE("who won before is judged in the final, however bad its estimate and its first samples", "[search]") {
+    std::vector<SearchCandidate> candidates = same_registers(8);
+    for (std::size_t i = 0; i < candidates.size(); ++i) candidates[i].estimate_ms = 0.3;
+    candidates[7].estimate_ms = 0.6;
+    candidates[7].incumbent = true;
+    const std::vector<double> truth = {0.301, 0.302, 0.303, 0.304, 0.305, 0.306, 0.307, 0.302};
+    for (unsigned seed = 0; seed < 20; ++seed) {
+        SimulatedTimer timer(truth, 0.03, seed);
+        CHECK(search_fastest(timer, candidates).winner == 7);
+        CHECK(timer.timed[7] >= SearchOptions().final_samples);
+    }
+}
+
 TEST_CASE("clock drops that hit whole turns do not change the winner", "[search]") {
     std::vector<double> truth = {0.33, 0.306, 0.3, 0.32};
     for (unsigned seed = 0; seed < 50; ++seed) {

@@ -382,6 +382,7 @@ TEST_CASE("a broken profile is refused by path and stays as it is", "[sweep]") {
             FAIL("accepted: " << text);
         } catch (const InvalidArgument& error) {
             CHECK(std::string(error.what()).find(bench.options.output) != std::string::npos);
+            CHECK(std::string(error.what()).find("move the file away") != std::string::npos);
         }
         CHECK(slurp(bench.options.output) == text);
     }

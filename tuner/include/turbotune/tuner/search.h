@@ -23,7 +23,7 @@ class CandidateTimer {
 struct SearchCandidate {
     int registers = -1;      // of its largest kernel; -1: not known
     double estimate_ms = 0;  // from an earlier, separate measurement; 0: none
-    bool incumbent = false;  // the winner of an earlier sweep
+    bool incumbent = false;  // the winner of an earlier sweep: judged in the final, whatever came before
 };
 
 struct SearchOptions {
@@ -41,7 +41,7 @@ struct SearchOptions {
     // A tie: what the final cannot tell apart (three standard errors), yet at least the first and at most the second.
     // The first bounds what the fixed rule may cost, so that a winner lies within 1 % of the best.
     double tie_least = 0.0075, tie_most = 0.02;
-    double stay = 0.01;       // an incumbent that is at most this much slower stays
+    double stay = 0.01;       // for an incumbent in place of the first
     double budget_ms = 4000;  // of timed execution; a round that would pass it takes fewer samples
 };
 
