@@ -44,19 +44,21 @@ bool contains(const std::vector<Config>& configs, const Config& config) {
     return std::find(configs.begin(), configs.end(), config) != configs.end();
 }
 
-std::optional<Config> known_winner(const SweepItem& item, const DeviceInfo& device,
-                                   const std::vector<LoadedProfile>& profiles) {
+// Each once, in the profiles' order.
+std::vector<Config> known_winners(const SweepItem& item, const DeviceInfo& device,
+                                  const std::vector<LoadedProfile>& profiles) {
+    std::vector<Config> winners;
     for (const LoadedProfile& loaded : profiles) {
-        if (!(loaded.profile.device_class == device.device_class)) continue;
+        if (loaded.profile.device_class != device.device_class) continue;
         const ProfileEntry* entry = loaded.profile.find(item.workload);
-        if (!entry) continue;
+        if (!entry || contains(winners, entry->config)) continue;
         try {
-            if (item.operation->filter(item.workload, entry->config, device).fits) return entry->config;
+            if (item.operation->filter(item.workload, entry->config, device).fits) winners.push_back(entry->config);
         } catch (const Error&) {
             // a config of other templates
         }
     }
-    return std::nullopt;
+    return winners;
 }
 
 }  // namespace
@@ -100,6 +102,16 @@ std::vector<int> deal_shards(const std::vector<SweepItem>& items, int shards) {
     return shard;
 }
 
+std::vector<LoadedProfile> known_profiles(std::vector<LoadedProfile> profiles, const Profile& here) {
+    std::stable_partition(profiles.begin(), profiles.end(), [&](const LoadedProfile& known) {
+        return std::all_of(here.templates.begin(), here.templates.end(), [&](const auto& operation) {
+            return compare(known.profile, operation.first, here.device_class, here.compiler, operation.second).grade ==
+                   Grade::exact;
+        });
+    });
+    return profiles;
+}
+
 CandidateList list_candidates(const SweepItem& item, const DeviceInfo& device, Preset preset,
                               const std::vector<LoadedProfile>& profiles) {
     CandidateList list;
@@ -123,8 +135,10 @@ CandidateList list_candidates(const SweepItem& item, const DeviceInfo& device, P
     }
     fitting.resize(std::min(fitting.size(), most_configs(preset)));
     list.configs = std::move(fitting);
-    list.incumbent = known_winner(item, device, profiles);
-    if (list.incumbent && !contains(list.configs, *list.incumbent)) list.configs.push_back(*list.incumbent);
+    for (const Config& winner : known_winners(item, device, profiles)) {
+        if (!list.incumbent) list.incumbent = winner;
+        if (!contains(list.configs, winner)) list.configs.push_back(winner);
+    }
     return list;
 }
 

@@ -15,8 +15,8 @@ struct SweepItem {
 };
 
 struct CandidateList {
-    std::vector<Config> configs;              // the heuristic's first, then best guess first, then the incumbent
-    std::optional<Config> incumbent;          // the winner of a profile that was there before
+    std::vector<Config> configs;              // the heuristic's first, then best guess first, then winners known before
+    std::optional<Config> incumbent;          // of the winners known before, the one that programs would take
     std::vector<RejectedCandidate> filtered;  // reason "filtered"
     std::string unavailable;                  // why there is nothing to measure
 };
@@ -30,9 +30,13 @@ std::vector<std::vector<std::size_t>> group_shared(const std::vector<SweepItem>&
 // that is not 1 .. shards.
 std::vector<SweepItem> sweep_items(const SweepOptions& options, const std::vector<const Operation*>& known);
 
+// In the order in which programs here would take their winners: those of this compiler and these templates first.
+// `here`: an empty profile of what is here.
+std::vector<LoadedProfile> known_profiles(std::vector<LoadedProfile> profiles, const Profile& here);
+
 // quick: the heuristic's config and one more; standard: three more; exhaustive: all. Nothing that fails the filter. The
-// winner of the first of `profiles` that is of the device's class and has the workload comes along, so that a sweep that
-// measures little does not fall behind one that measured much.
+// winners of `profiles` of the device's class come along, so that a sweep that measures little does not fall behind one
+// that measured much; the first of them is the incumbent.
 CandidateList list_candidates(const SweepItem& item, const DeviceInfo& device, Preset preset,
                               const std::vector<LoadedProfile>& profiles = {});
 

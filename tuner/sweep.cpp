@@ -80,6 +80,7 @@ class Sweep {
           items_(sweep_items(options, known)),
           devices_(sweep_devices(options)),
           device_(*devices_.front()),
+          profiles_(known_profiles(options.profiles, empty_profile())),
           file_(options.output.empty() ? default_profile_path(device_, options.shard, options.shards) : options.output,
                 empty_profile()),
           journal_(file_.path() + ".journal", journal_header()),
@@ -121,6 +122,7 @@ class Sweep {
     std::vector<SweepItem> items_;
     std::vector<const DeviceInfo*> devices_;
     const DeviceInfo& device_;  // stands for all: they are of one class
+    const std::vector<LoadedProfile> profiles_;
     ProfileFile file_;
     Journal journal_;
     CompileAhead compiler_;
@@ -236,7 +238,7 @@ void Sweep::prefetch(const Lane& lane) {
         compiler_.prefetch([item = items_[index], &device = lane.device] { return test_kernels_of(item, device); });
         compiler_.prefetch([this, item = items_[index], &device = lane.device] {
             std::vector<KernelSpec> specs;
-            for (const Config& config : list_candidates(item, device, options_.query.preset, options_.profiles).configs)
+            for (const Config& config : list_candidates(item, device, options_.query.preset, profiles_).configs)
                 for (KernelSpec& spec : kernels_of(item, config, device)) specs.push_back(std::move(spec));
             return specs;
         });
@@ -292,7 +294,7 @@ std::optional<ProfileEntry> Sweep::shared_entry(const Lane& lane, const SweepIte
     const SweepItem twin{item.operation, *other};
     TuningTools tools = lane.tools;
     tools.retest = false;
-    CandidateList list = list_candidates(twin, lane.device, options_.query.preset, options_.profiles);
+    CandidateList list = list_candidates(twin, lane.device, options_.query.preset, profiles_);
     return WorkloadTuner(tools, twin, std::move(list), &entry).complete() ? std::optional(entry) : std::nullopt;
 }
 
@@ -301,7 +303,7 @@ TuningResult Sweep::tune(Lane& lane, std::size_t index) {
     const SweepItem& item = items_[index];
     TuningResult nothing;
     nothing.end = TuningEnd::nothing_to_measure;
-    CandidateList list = list_candidates(item, lane.device, options_.query.preset, options_.profiles);
+    CandidateList list = list_candidates(item, lane.device, options_.query.preset, profiles_);
     if (!list.unavailable.empty()) {
         tell_item(lane, SweepEvent::Kind::workload_skipped, item.workload, list.unavailable);
         const std::lock_guard lock(mutex_);
@@ -419,7 +421,7 @@ SweepReport Sweep::run() {
             continue;
         }
         counted.push_back(item.workload);
-        CandidateList list = list_candidates(item, device_, options_.query.preset, options_.profiles);
+        CandidateList list = list_candidates(item, device_, options_.query.preset, profiles_);
         pending_.push_back(
             list.unavailable.empty()
                 ? WorkloadTuner(lanes_.front()->tools, item, std::move(list), file_.find(item.workload)).pending()

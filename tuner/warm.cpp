@@ -53,6 +53,9 @@ class Wanted {
                                                          compiler.identity(), to_hex(template_digest(operation)));
             ++(chosen.origin == "profile" ? summary.from_profiles : summary.from_heuristic);
             add_kernels(item, chosen.config, device);
+            // What serves grids that the winner's measurement says nothing of.
+            if (chosen.origin == "profile" && device.kind == DeviceKind::cuda)
+                add_kernels(item, item.operation->heuristic(item.workload, device), device);
             if (!options_.all_candidates) continue;
             for (const Config& config : list.configs) add_kernels(item, config, device);
             add_kernels(item, item.operation->reference_config(device), device);

@@ -269,6 +269,20 @@ TEST_CASE("a winner known before is measured even where the preset would leave i
     again.run();
     CHECK(again.count(SweepEvent::Kind::measured) == 0);
 
+    SECTION("of several the one of these templates is the incumbent, and all are measured") {
+        SweepBench among(configs, Preset::quick);
+        among.options.profiles = {{"stale", before.profile()}, {"own", before.profile()}};
+        among.options.profiles[0].profile.templates["toy"] = std::string(64, '0');
+        among.options.profiles[0].profile.entries.front().config = configs[2];
+        among.run();
+        CHECK(among.entry().config == configs[3]);
+        CHECK(among.entry().measured.size() == 3);
+        const auto finished = std::find_if(among.events.begin(), among.events.end(), [](const SweepEvent& event) {
+            return event.kind == SweepEvent::Kind::workload_finished;
+        });
+        REQUIRE(finished != among.events.end());
+        CHECK(finished->text.find("as in the profile known before") != std::string::npos);
+    }
     SECTION("that of another device is not") {
         SweepBench elsewhere(configs, Preset::quick);
         elsewhere.options.profiles = again.options.profiles;
