@@ -51,8 +51,8 @@ struct SearchResult {
     bool interrupted = false;
 };
 
-// Interleaved rounds drop the slower half, except what is near the best; a paired final follows; ties go to the incumbent,
-// then to fewer registers, then to the earlier candidate.
+// Interleaved rounds drop the slower half, except what is near the best; a paired final follows; ties go to the
+// incumbent, then to fewer registers, then to the earlier candidate.
 SearchResult search_fastest(CandidateTimer& timer, const std::vector<SearchCandidate>& candidates,
                             const SearchOptions& options = {});
 
