@@ -30,7 +30,7 @@ void need_writable_folder(const std::string& path) {
     const std::string folder = parent.empty() ? std::string(".") : parent.string();
     std::string why = prepare_profile_parent(path);
     if (why.empty() && ::access(folder.c_str(), W_OK | X_OK) != 0) why = std::strerror(errno);
-    if (!why.empty()) throw Error(ErrorCode::store, fmt::format("{}: cannot write to {}: {}", path, folder, why));
+    if (!why.empty()) throw InvalidArgument(path, fmt::format("cannot write to {}: {}", folder, why));
 }
 
 // The file behind symbolic links, which saving by rename would replace. Throws InvalidArgument for what is no file.

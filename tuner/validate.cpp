@@ -65,7 +65,8 @@ RuntimeOptions runtime_options(const ValidateOptions& options) {
 
 class Validation {
   public:
-    explicit Validation(const ValidateOptions& options) : runtime_(runtime_options(options)) {
+    Validation(const ValidateOptions& options, const std::function<void(const ValidatedCase&)>& finished)
+        : runtime_(runtime_options(options)), finished_(finished) {
         report_.device = runtime_.device().info();
         tiers_ = report_.device.tiers();
         if (options.tier.empty()) return;
@@ -121,7 +122,7 @@ class Validation {
             if (!outcome.passed) return fail(row, fmt::format("{}: {}", outcome.reason, outcome.detail));
             row.passed = true;
             ++report_.passed;
-            report_.cases.push_back(row);
+            add(std::move(row));
         } catch (const Unsupported& error) {
             skip(row, error.what());
         } catch (const Error& error) {
@@ -132,26 +133,32 @@ class Validation {
     void fail(ValidatedCase row, const std::string& reason) {
         row.reason = reason;
         ++report_.failed;
-        report_.cases.push_back(std::move(row));
+        add(std::move(row));
     }
 
     void skip(ValidatedCase row, const std::string& reason) {
         row.skipped = true;
         row.reason = reason;
         ++report_.skipped;
+        add(std::move(row));
+    }
+
+    void add(ValidatedCase row) {
         report_.cases.push_back(std::move(row));
+        if (finished_) finished_(report_.cases.back());
     }
 
     Runtime runtime_;
+    const std::function<void(const ValidatedCase&)>& finished_;
     ValidateReport report_;
     std::vector<std::string> tiers_;
 };
 
 }  // namespace
 
-ValidateReport validate(const ValidateOptions& options) {
+ValidateReport validate(const ValidateOptions& options, const std::function<void(const ValidatedCase&)>& finished) {
     const std::vector<std::filesystem::path> files = case_files(options.directory);
-    Validation validation(options);
+    Validation validation(options, finished);
     for (const std::filesystem::path& file : files) validation.run_file(file);
     return validation.take();
 }

@@ -135,6 +135,8 @@ TEST_CASE("inspect --workload keeps workloads that hold every word, whole", "[cl
     REQUIRE(one["entries"].size() == 1);  // not length=640
     CHECK(one["entries"][0]["workload"]["length"] == 64);
     CHECK(inspect(home, {home / "mine.json", "--workload", "inference"})["entries"].size() == 2);
+    CHECK(inspect(home, {home / "mine.json", "--workload", "length=64 length=640 pass=inference"})["entries"].size() ==
+          2);
 
     const auto refused = [&](const std::string& words) {
         const Outcome outcome = run_turbotune(home, {"inspect", home / "mine.json", "--workload", words});

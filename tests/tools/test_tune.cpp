@@ -5,6 +5,7 @@
 
 #include "catch.h"
 #include "program.h"
+#include "turbotune/base/files.h"
 #include "turbotune/base/json.h"
 #include "turbotune/profile/profile.h"
 
@@ -150,6 +151,24 @@ TEST_CASE("Ctrl-C twice exits 130 at once", "[tune][slow]") {
     running.send(SIGINT);
     running.send(SIGINT);
     CHECK(running.wait(10).exit_code == 130);
+}
+
+TEST_CASE("A second sweep on a device is told that the two distort each other's times", "[tune][slow]") {
+    const TempDir home;
+    std::filesystem::create_directories(home / "profiles");
+    const auto sweep = [&](const std::string& output) {
+        return tune(home, {"--output", home / output, "--layouts", "padded", "--dtypes", "fp32"}, shared_store());
+    };
+    const std::string told = "another sweep is measuring on ";
+    {
+        const FileLock other = FileLock::acquire(home / "profiles/measuring-cpu.lock", std::chrono::milliseconds(0));
+        REQUIRE(other.held());
+        const Outcome second = sweep("second.json");
+        CHECK(second.exit_code == 0);
+        CHECK(second.err.find(told) != std::string::npos);
+        CHECK(sweep("second.json").err.find(told) == std::string::npos);  // which measures nothing
+    }
+    CHECK(sweep("third.json").err.find(told) == std::string::npos);
 }
 
 TEST_CASE("The flag --output takes the profile elsewhere, and a foreign file there is never overwritten", "[tune]") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -80,10 +81,17 @@ bool has_word(const Workload& workload, const std::string& word) {
     return (' ' + workload.to_string() + ' ').find(wanted) != std::string::npos;
 }
 
+// Values of one field are alternatives: no workload has two of them.
 std::vector<ProfileEntry> filtered(const Profile& profile, const std::string& filter) {
+    std::map<std::string, std::vector<std::string>> wanted;  // by field; a word without one is for itself
+    for (const std::string& word : words_of(filter)) wanted[word.substr(0, word.find('='))].push_back(word);
     std::vector<ProfileEntry> entries = profile.entries;
-    for (const std::string& word : words_of(filter))
-        std::erase_if(entries, [&](const ProfileEntry& entry) { return !has_word(entry.workload, word); });
+    std::erase_if(entries, [&](const ProfileEntry& entry) {
+        return std::any_of(wanted.begin(), wanted.end(), [&](const auto& field) {
+            return std::none_of(field.second.begin(), field.second.end(),
+                                [&](const std::string& word) { return has_word(entry.workload, word); });
+        });
+    });
     return entries;
 }
 
@@ -91,21 +99,24 @@ std::vector<ProfileEntry> filtered(const Profile& profile, const std::string& fi
 void check_words(const std::string& filter, const std::vector<const Profile*>& profiles) {
     for (const std::string& word : words_of(filter)) {
         bool known = false;
-        std::set<std::string> fields, values;
+        std::set<std::string> fields;
+        std::set<FieldValue> values;
         const std::string field = word.substr(0, word.find('='));
         for (const Profile* profile : profiles)
             for (const ProfileEntry& entry : profile->entries) {
                 known = known || has_word(entry.workload, word);
                 for (const auto& [name, value] : entry.workload.fields.entries()) {
                     fields.insert(name);
-                    if (name == field) values.insert(to_string(value));
+                    if (name == field) values.insert(value);
                 }
             }
         if (known || fields.empty()) continue;
         std::string hint = fmt::format("the fields are {}", fmt::join(fields, ", "));
         if (const std::string near = nearest(field, {fields.begin(), fields.end()}); !near.empty() && near != field)
             hint = fmt::format("did you mean {}?", near);
-        if (!values.empty()) hint = fmt::format("{} is {}", field, fmt::join(values, ", "));
+        std::vector<std::string> texts;
+        for (const FieldValue& value : values) texts.push_back(to_string(value));
+        if (!values.empty()) hint = fmt::format("{} is {}", field, fmt::join(texts, ", "));
         throw InvalidArgument("--workload", fmt::format("no workload of the profile has {}; {}", word, hint));
     }
 }
@@ -251,8 +262,8 @@ void add_inspect(CLI::App& app, Action& chosen) {
     command
         ->add_option(
             "--workload", options->workload,
-            "Only workloads that contain every word of TEXT, such as \"length=512 half\"; a word that none has is an "
-            "error")
+            "Only workloads that contain every word of TEXT, such as \"length=512 half\" (of several values of a field "
+            "one); a word that none has is an error")
         ->type_name("TEXT");
     command->add_option("--compare", options->compare_path, "Set the latencies of another profile beside these")
         ->type_name("FILE2");

@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "exit_code.h"
 #include "output.h"
+#include "progress.h"
 #include "table.h"
 
 namespace turbotune::cli {
@@ -44,7 +45,13 @@ Json case_json(const ValidatedCase& each) {
 }
 
 int run_validate(const ValidateCommand& options) {
-    const ValidateReport report = validate(options.validate);
+    Progress progress(stderr);  // kernels are compiled on the way: on a cold store a minute and more
+    int done = 0;
+    const ValidateReport report = validate(options.validate, [&](const ValidatedCase& each) {
+        progress.update(
+            fmt::format("[{}] {} {} {} {}: {}", ++done, each.name, each.pass, each.tier, each.dtype, verdict(each)));
+    });
+    progress.clear();
     if (options.json) {
         Json out;
         out["device"] = device_json(report.device);

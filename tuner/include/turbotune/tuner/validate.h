@@ -1,6 +1,7 @@
 // Cases with known results, read from files and run through every kernel tier of a device.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct ValidateReport {
 // A malformed file fails by itself and the others still run; operations and passes that this build lacks are skipped.
 // Throws InvalidArgument when the directory does not exist or holds no case, or the device has no such tier;
 // DeviceError when the device cannot be used.
-ValidateReport validate(const ValidateOptions& options);
+// `finished` is told each case as it ends.
+ValidateReport validate(const ValidateOptions& options, const std::function<void(const ValidatedCase&)>& finished = {});
 
 }  // namespace turbotune
