@@ -31,7 +31,7 @@ DEFAULTS = dict(head_dim=64, dtype=2, c2p=True, p2c=True, mask=False, packed=Fal
                 spare_chunks=0, resident=False, prefetch=False, dropout=False, paired=False)
 LENGTHS = tuple(map(int, os.environ.get("LENGTHS", "128,512,1024,2048,4096,8192").split(",")))
 BATCH = int(os.environ.get("BATCH", "0"))   # 0: 16384 / length
-PADDING = os.environ.get("MASK", "")        # of masked variants: none, "ragged" (right, less than 64 keys), "left"
+PADDING = os.environ.get("MASK", "")        # of masked variants: none, "ragged" (0 to 63 keys at the right), "left" (64 to 127)
 ONE_LENGTH = int(os.environ.get("ONE_LENGTH", "0"))
 SECONDS_PER_VARIANT = 15
 
@@ -395,9 +395,12 @@ def timing_problem(torch, config, length):
     if config["mask"]:
         torch.manual_seed(length)
         keys = torch.arange(length)[None, :]
-        mask = {"": keys >= 0,
-                "ragged": keys < torch.randint(max(1, length - 63), length + 1, (batch, 1)),
-                "left": keys >= torch.randint(64, min(length, 128), (batch, 1))}[PADDING].expand(batch, length)
+        if PADDING == "ragged":
+            mask = keys < torch.randint(max(1, length - 63), length + 1, (batch, 1))
+        elif PADDING == "left":
+            mask = keys >= torch.randint(min(64, length // 2), min(length, 128), (batch, 1))
+        else:
+            mask = (keys >= 0).expand(batch, length)
     return Problem(torch, config, batch, 12, length, mask=mask, lengths=[length] * batch if config["packed"] else None)
 
 
