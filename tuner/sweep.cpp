@@ -1,13 +1,11 @@
 #include "turbotune/tuner/sweep.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <exception>
-#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -15,6 +13,7 @@
 #include "candidate_list.h"
 #include "compile_ahead.h"
 #include "conditions.h"
+#include "device_claims.h"
 #include "profile_file.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/files.h"
@@ -98,7 +97,6 @@ class Sweep {
     SweepReport run();
 
   private:
-    std::vector<FileLock> claim_devices() const;
     void add_lane(const DeviceInfo& device);
     Profile empty_profile() const;
     JournalHeader journal_header() const;
@@ -413,24 +411,6 @@ void Sweep::serve(Lane& lane) {
     lane.worker.close();
 }
 
-// Two sweeps on one device distort each other's times: whoever comes second is told. They meet in the user's folder of
-// profiles, or where there is none beside their profiles.
-std::vector<FileLock> Sweep::claim_devices() const {
-    const std::string common = user_profile_directory();
-    const std::string folder =
-        directory_exists(common) ? common : std::filesystem::path(file_.path()).parent_path().string();
-    std::vector<FileLock> claims;
-    for (const DeviceInfo* device : devices_) {
-        const std::string path = fmt::format("{}/measuring-{}.lock", folder.empty() ? "." : folder,
-                                             device->uuid.empty() ? "cpu" : device->uuid);
-        claims.push_back(FileLock::acquire(path, std::chrono::milliseconds(0)));
-        if (!claims.back().held() && ::access(path.c_str(), W_OK) == 0)
-            log(LogLevel::warn,
-                fmt::format("another sweep is measuring on {}: each distorts the other's times", device->name));
-    }
-    return claims;
-}
-
 SweepReport Sweep::run() {
     report_.workloads = int(items_.size());
     report_.profile_path = file_.path();
@@ -450,7 +430,7 @@ SweepReport Sweep::run() {
     }
     std::vector<FileLock> claims;
     if (std::any_of(pending_.begin(), pending_.end(), [](int candidates) { return candidates > 0; }))
-        claims = claim_devices();
+        claims = claim_devices(devices_, file_.path());
     tell_start();
     std::vector<std::thread> threads;
     for (std::size_t i = 1; i < lanes_.size(); ++i) threads.emplace_back([this, i] { serve(*lanes_[i]); });
