@@ -3,6 +3,7 @@
 
 #include "catch.h"
 #include "sweep_bench.h"
+#include "turbotune/base/log.h"
 #include "turbotune/base/error.h"
 
 using namespace turbotune;
@@ -29,7 +30,13 @@ TEST_CASE("two devices share the workloads and write one profile", "[sweep][devi
     bench.on_event = [&](const SweepEvent& event) {
         if (event.kind == Kind::workload_finished) announced.insert(event.workload_index);
     };
+    std::vector<std::string> warnings;
+    set_log_sink([&](LogLevel level, const std::string& message) {
+        if (level == LogLevel::warn && message.find("another sweep") != std::string::npos) warnings.push_back(message);
+    });
     const SweepReport report = bench.run();
+    set_log_sink({});
+    CHECK(warnings.empty());  // a sweep does not compete with itself
     CHECK(report.workloads == 6);
     CHECK(report.measured == 6);
     CHECK(report.candidates_measured == 12);
