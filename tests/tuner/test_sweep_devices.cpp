@@ -3,8 +3,8 @@
 
 #include "catch.h"
 #include "sweep_bench.h"
-#include "turbotune/base/log.h"
 #include "turbotune/base/error.h"
+#include "turbotune/base/log.h"
 
 using namespace turbotune;
 using Kind = SweepEvent::Kind;
