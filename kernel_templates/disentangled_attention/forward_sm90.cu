@@ -32,6 +32,7 @@ using namespace config;
 
 #include "disentangled_attention/sm90_tiles.cuh"
 #include "disentangled_attention/sm90_layout.cuh"
+#include "disentangled_attention/sm90_drawer.cuh"
 #include "disentangled_attention/sm90_mask.cuh"
 #include "disentangled_attention/sm90_producer.cuh"
 #include "disentangled_attention/sm90_shift.cuh"
@@ -83,7 +84,7 @@ extern "C" __global__ __launch_bounds__(threads, residents) void disentangled_at
         }
         for (int i = 0; mask && i < 2; ++i) {
             barrier_init(shared + range_full + 8 * i, 32);
-            barrier_init(shared + range_empty + 8 * i, taken + 32 * (1 + draw_warps));
+            barrier_init(shared + range_empty + 8 * i, taken + (one_tile(p) ? 0 : 32 * (1 + draw_warps)));
         }
         barrier_init_fence();
     }

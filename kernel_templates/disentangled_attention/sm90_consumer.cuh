@@ -58,7 +58,7 @@ struct Consumer : NearTiles {
             const Item item = locate_item(p, work.item);
             if (!item.exists) continue;
             Output o;
-            u32 q[dim_steps][4];
+            [[maybe_unused]] u32 q[dim_steps][4];
             Rows rows;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
@@ -95,19 +95,23 @@ struct Consumer : NearTiles {
                 store(o, rows, item);
                 continue;
             }
+            if constexpr (far) {
 #pragma unroll 1
-            for (int phase = 0; phase < 3; ++phase) {  // far at the high end, near, far at the low end
-                const int begin = phase == 0 ? tiles.begin : phase == 1 ? tiles.near_begin : tiles.near_end;
-                const int end = phase == 0 ? tiles.near_begin : phase == 1 ? tiles.near_end : tiles.end;
-                if (begin == end) continue;
-                if (has_bias && phase == 1) {
-                    if constexpr (has_bias)
-                        near_tiles(o, rows, begin, end, item.length, end == tiles.end);
-                } else {
-                    load_query(q, rows, phase / 2, item);
-                    if (end == tiles.end) release(q_empty);
-                    far_tiles(o, rows, q, begin, end, item);
+                for (int phase = 0; phase < 3; ++phase) {  // far at the high end, near, far at the low end
+                    const int begin = phase == 0 ? tiles.begin : phase == 1 ? tiles.near_begin : tiles.near_end;
+                    const int end = phase == 0 ? tiles.near_begin : phase == 1 ? tiles.near_end : tiles.end;
+                    if (begin == end) continue;
+                    if (has_bias && phase == 1) {
+                        if constexpr (has_bias)
+                            near_tiles(o, rows, begin, end, item.length, end == tiles.end);
+                    } else {
+                        load_query(q, rows, phase / 2, item);
+                        if (end == tiles.end) release(q_empty);
+                        far_tiles(o, rows, q, begin, end, item);
+                    }
                 }
+            } else {
+                near_tiles(o, rows, tiles.begin, tiles.end, item.length, true);
             }
             store(o, rows, item);
         }

@@ -80,7 +80,6 @@ struct FarTiles : Warpgroup {
     }
 
     __device__ __forceinline__ void weigh(Weights& a, Scores& s, Softmax& softmax, u32 kept) const {
-        softmax.clear();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
             softmax.exponentials(s, step, p.scale_log2);
@@ -119,13 +118,13 @@ struct FarTiles : Warpgroup {
     static __device__ constexpr int unit_of(int number) { return units == 2 ? number : 0; }
     static __device__ constexpr bool ends_tile(int number) { return unit_of(number) + 1 == units; }
 
-    // What is plain of the tile that the number-th unit is followed by. To be looked at late: the answer takes its time.
+    // Whether the tile that the number-th unit is followed by is plain. To be looked at late: the answer takes its time.
     template <int number>
-    __device__ __forceinline__ u32 look_ahead(const Run& run) const {
-        if (!ends_tile(number) || run.t + 1 == run.end) return 0;
+    __device__ __forceinline__ bool look_ahead(const Run& run) const {
+        if (!ends_tile(number) || run.t + 1 == run.end) return false;
         const RingPosition<stages> ahead = kv.ahead(1);
         await(k_full + 8 * ahead.slot, ahead.parity);
-        return plain_word(ahead, run.keys_left() - block_n);
+        return is_plain(ahead, run.keys_left() - block_n);
     }
 
     // What is subtracted from the scores stays as it is, so that nothing waits for a maximum. Where exponentials become
@@ -172,7 +171,7 @@ struct FarTiles : Warpgroup {
     template <int number, bool plain>
     __device__ __forceinline__ void step(Run& run, Scores& s, Scores& next, Weights& a) {
         constexpr int unit = unit_of(number);
-        const u32 ahead = look_ahead<number>(run);
+        const bool ahead = look_ahead<number>(run);
         if constexpr (!plain) {
             hide_units(s, run.rows, kv.slot, unit, run.keys_left() - 64 * unit);
             if (mask && __any_sync(0xffffffffu, fminf(run.rows.m[0], run.rows.m[1]) == masked_score))  // no key so far
@@ -190,7 +189,7 @@ struct FarTiles : Warpgroup {
         settle(next);
         if (unit == 0 && run.t != run.begin) release(v_empty + 8 * kv.behind().slot);
         if constexpr (ends_tile(number)) {
-            run.plain = agreed(ahead & plain_keys);
+            run.plain = agreed(ahead);
             kv.advance();
             ++run.t;
         }
@@ -203,10 +202,9 @@ struct FarTiles : Warpgroup {
         settle(s);
     }
 
-    // What is plain of a tile, as a sum of PlainParts. K's barrier has been waited for.
-    __device__ __forceinline__ u32 plain_word(const RingPosition<stages>& at, int keys_left) const {
-        return mask ? load_word(shared + plain_offset + 4 * at.slot)
-                    : plain_rows | (keys_left >= block_n ? plain_keys : 0u);
+    // Whether no key of a tile is hidden or beyond the sequence. K's barrier has been waited for.
+    __device__ __forceinline__ bool is_plain(const RingPosition<stages>& at, int keys_left) const {
+        return mask ? load_word(shared + plain_offset + 4 * at.slot) != 0 : keys_left >= block_n;
     }
     // The vote tells the compiler that a warp agrees, so that it branches for all lanes at once.
     __device__ __forceinline__ bool agreed(bool plain) const {
@@ -219,7 +217,7 @@ struct FarTiles : Warpgroup {
         if constexpr (units == 2)
             return run.t < run.end;
         else
-            return run.t + 1 < run.end && agreed(look_ahead<0>(run) & plain_keys);
+            return run.t + 1 < run.end && agreed(look_ahead<0>(run));
     }
 
     // Tiles begin .. end - 1, at least one.
@@ -234,7 +232,7 @@ struct FarTiles : Warpgroup {
         rest(o, s);
         hide_units(s, rows, kv.slot, 0, run.keys_left());
         move_maximum(o, s, rows, run.softmax);
-        run.plain = agreed(plain_word(kv, run.keys_left()) & plain_keys);
+        run.plain = agreed(is_plain(kv, run.keys_left()));
 #pragma unroll 1
         for (;;) {
 #pragma unroll 1

@@ -8,7 +8,7 @@
 //   scratch  [warps]: C [16][c_pitch] fp16; also stages the output
 //   T        [t_groups][16][t_pitch] fp16
 //   ends     [2][2][head_dim]: PK and PQ of the slots beyond the band, high end first
-//   bits     [stages][4] u32: kept keys of each tile; [4] u32, for each stage: PlainParts
+//   bits     [stages][4] u32: kept keys of each tile; [4] u32, for each stage: whether all keys of its tile are kept
 //   range    [2][8] int, of this item and the next: first kept key, one past the last, which rows are masked (Hidden), -, these rows [4]
 //   kept     [stages][units][consumers] u32: patches of dropout.h, inverted
 //   barriers
@@ -79,6 +79,7 @@ constexpr int k_full = barrier_offset, k_empty = k_full + 8 * stages, v_full = k
               kept_empty = kept_full + (dropout ? 8 * stages : 0),
               shared_end = kept_empty + (dropout ? 8 * stages : 0);
 
+static_assert(far || has_bias, "without position terms every tile is far");
 static_assert(warpgroups == 1 || warpgroups == 2, "consumer warpgroups");
 static_assert(!(mask && packed), "masks belong to padded batches");
 static_assert(block_n == 64 || block_n == 128, "keys of a tile");
@@ -93,9 +94,10 @@ static_assert(warp_bytes % 16 == 0 && t_group_bytes % 16 == 0 && shared_end <= 2
 constexpr float masked_score = -0x1p100f;
 constexpr float largest_score = 0x1p100f;
 // log2 of how far scores may exceed the subtracted maximum before it and O move, where it is looked at: in near tiles (of
-// bf16; that of fp16 follows), at the start of far ones, and where what was put off is made up.
+// bf16; that of fp16 follows), at the start of far ones, at a row's first kept key, and where what was put off is made up.
 constexpr float lazy = 8.0f;
 // Sum of the exponentials of a thread's keys in one row of a unit beyond which the unit is put off: fp16 holds each.
+// With sum_column it is `too_large`.
 constexpr float largest_sum = 0x1p15f;
 // log2 of what all weights are divided by with sum_column, so that weights which are too large show by one bit.
 constexpr float lowered = sum_column ? 14.0f : 0.0f;
@@ -107,11 +109,24 @@ __device__ __forceinline__ u32 range_word(int left) {
     return left >= 32 ? 0xffffffffu : left <= 0 ? 0u : (1u << left) - 1;
 }
 
-// Of a tile: no key of it is hidden or beyond the sequence; no row of the block is masked.
-enum PlainParts : u32 { plain_keys = 1, plain_rows = 2 };
-
 // How many query rows of an item's block are masked.
 enum Hidden : int { hidden_none, hidden_some, hidden_all };
+
+struct MaskRange {
+    int first_key, key_count, hidden;
+};
+
+// All keys of a sequence fit into one tile: which to load does not depend on the mask, and nobody but the consumers waits
+// for ranges.
+__device__ __forceinline__ bool one_tile(const ForwardParams& p) {
+    return p.length <= block_n;
+}
+
+// Of the item whose range_full has been waited for.
+__device__ __forceinline__ MaskRange read_range(const unsigned char* memory, u32 which) {
+    const int* range = reinterpret_cast<const int*>(memory + range_offset + range_bytes * which);
+    return {range[0], range[1], range[2]};
+}
 
 struct Item {
     int batch, head, row0, length;

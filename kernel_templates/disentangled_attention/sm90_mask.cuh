@@ -18,22 +18,32 @@ struct MaskSummary {
     int batch = -1, low = 0, high = 0;
     u32 hidden = 0;
 
-    // The keys to attend, and which rows are masked: those attend all keys.
-    __device__ __forceinline__ int classify(const Item& item, int lane, int& first_key, int& key_count) const {
+    // The keys to attend, and which rows are masked: those attend all keys. With one tile the loading warp has not waited
+    // to hear that a block needs V alone.
+    __device__ __forceinline__ int classify(const ForwardParams& p, const Item& item, int lane, int& first_key, int& key_count) const {
         const bool any = __any_sync(0xffffffffu, hidden != 0);
         if (!any) first_key = low, key_count = high;
         const u32 rows = lane < block_m / 32 ? range_word(item.length - item.row0 - 32 * lane) : 0;
-        return !any ? hidden_none : __all_sync(0xffffffffu, hidden == rows) ? hidden_all : hidden_some;
+        return !any                                                            ? hidden_none
+               : !one_tile(p) && __all_sync(0xffffffffu, hidden == rows) ? hidden_all
+                                                                               : hidden_some;
     }
 
     __device__ __forceinline__ void read(const ForwardParams& p, const Item& item, int lane) {
-        const u32 kept = kept_keys<block_m / 32>(p, item, item.row0 + lane);
-        if (batch != item.batch) find_ends(p, item, lane);
+        u8 kept[block_m / 32];  // looked at last: the answers of device memory come while others are asked for
+        const int first = item.row0 + lane;
+#pragma unroll
+        for (int i = 0; i < block_m / 32; ++i)
+            kept[i] = first + 32 * i >= item.length || p.mask[item.batch * p.mask_batch + first + 32 * i];
+        if (one_tile(p))
+            low = 0, high = item.length;
+        else if (batch != item.batch)
+            find_ends(p, item, lane);
         batch = item.batch;
         hidden = 0;
 #pragma unroll
         for (int i = 0; i < block_m / 32; ++i) {
-            const u32 word = __ballot_sync(0xffffffffu, item.row0 + 32 * i + lane < item.length && !(kept >> i & 1));
+            const u32 word = __ballot_sync(0xffffffffu, !kept[i]);
             if (lane == i) hidden = word;
         }
     }
@@ -56,16 +66,6 @@ struct MaskSummary {
     }
 };
 
-struct MaskRange {
-    int first_key, key_count, hidden;
-};
-
-// Of the item whose range_full has been waited for.
-__device__ __forceinline__ MaskRange read_range(const unsigned char* memory, u32 which) {
-    const int* range = reinterpret_cast<const int*>(memory + range_offset + range_bytes * which);
-    return {range[0], range[1], range[2]};
-}
-
 // The warp that reads the mask: the range of every item, one ahead of the tiles, and the kept keys of every tile.
 struct MaskReader {
     const ForwardParams& p;
@@ -78,7 +78,7 @@ struct MaskReader {
     __device__ __forceinline__ MaskRange publish(const Item& item, u32 turn) {
         summary.read(p, item, lane);
         MaskRange range = {0, item.length, hidden_none};
-        range.hidden = summary.classify(item, lane, range.first_key, range.key_count);
+        range.hidden = summary.classify(p, item, lane, range.first_key, range.key_count);
         const u32 which = turn & 1;
         barrier_wait_asleep(shared + range_empty + 8 * which, ~(turn >> 1) & 1);
         int* to = reinterpret_cast<int*>(memory + range_offset + range_bytes * which);
@@ -101,7 +101,6 @@ struct MaskReader {
         for (u32 turn = 1; work.more(); work.next(), ++turn) {
             const Item item = locate_item(p, work.item);
             const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, range.first_key, range.key_count);
-            const u32 rows = range.hidden == hidden_none ? plain_rows : 0;
             u32 kept = tile(item, tiles.begin);
             for (int t = tiles.begin; t < tiles.end; ++t) {
                 const u32 next = t + 1 < tiles.end ? tile(item, t + 1) : 0;
@@ -114,7 +113,7 @@ struct MaskReader {
                     all &= word;
                 }
                 if (lane == 0) {
-                    reinterpret_cast<u32*>(memory + plain_offset)[kv.slot] = rows | (all == ~0u ? plain_keys : 0u);
+                    reinterpret_cast<u32*>(memory + plain_offset)[kv.slot] = all == ~0u;
                     barrier_arrive(shared + k_full + 8 * kv.slot);
                 }
                 kept = next;

@@ -164,7 +164,7 @@ struct NearTiles : FarTiles {
         const RingPosition<stages> behind = kv.behind(), ahead = kv.ahead(1);
         const bool k_ready = last || test(k_full + 8 * ahead.slot, ahead.parity);
         const bool v_ready = test(v_full + 8 * kv.slot, kv.parity);
-        const u32 plain = mask || last ? plain_word(kv, keys_left) : 0;
+        const bool plain = (mask || last) && is_plain(kv, keys_left);
         if constexpr (p2c) await(t_full + t_barrier(), t_parity);
         __syncwarp();
         if constexpr (units == 2) {  // all loads come first: their latency would show
@@ -190,7 +190,7 @@ struct NearTiles : FarTiles {
         if (!first) release(v_empty + 8 * behind.slot);
         if (last && last_phase) release(q_empty);
         if constexpr (mask || last)
-            if (!agreed(plain == (plain_keys | plain_rows))) [[unlikely]] hide(s, rows, keys_left);
+            if (!agreed(plain && !rows.masked(0) && !rows.masked(1))) [[unlikely]] hide(s, rows, keys_left);
         release(k_empty + 8 * kv.slot);
         float most[2];
         Softmax::near_maxima(most, s);

@@ -224,7 +224,7 @@ struct Loader {
             const bool more = work.item + work.step < work.end;
             int first_key = 0, key_count = item.length;
             int hidden = hidden_none;
-            if constexpr (mask) {
+            if (mask && !one_tile(p)) {
                 const u32 which = turn & 1;
                 signals.wait(shared + range_full + 8 * which, turn >> 1 & 1);
                 const MaskRange range = read_range(memory, which);
@@ -277,50 +277,6 @@ struct Loader {
     }
 };
 
-// One of the warps that draw, in turn, the patches of dropout.h that a warp of the consumers needs of a tile, one for
-// each thread and unit.
-__device__ __forceinline__ void draw_patches(const ForwardParams& p, unsigned char* memory, u32 shared, int warp,
-                                             int lane) {
-    constexpr int draws = 4 * warpgroups;
-    RingPosition<stages> kv;
-    int draw = warp;  // the consumer to draw for next
-    u32 turn = 0;
-    for (Schedule work(p); work.more(); work.next()) {
-        const Item item = locate_item(p, work.item);
-        if (!item.exists) continue;
-        int first_key = 0, key_count = item.length;
-        if constexpr (mask) {
-            const u32 which = turn & 1;
-            barrier_wait_asleep(shared + range_full + 8 * which, turn >> 1 & 1);
-            const MaskRange range = read_range(memory, which);
-            first_key = range.first_key, key_count = range.key_count;
-            barrier_arrive(shared + range_empty + 8 * which);
-            ++turn;
-        }
-        const KeyTiles tiles = key_tiles<block_m, block_n, has_bias>(p, item.row0, first_key, key_count);
-        for (int t = tiles.begin; t < tiles.end; ++t) {
-            barrier_wait_asleep(shared + kept_empty + 8 * kv.slot, kv.parity ^ 1);
-            u32* words = reinterpret_cast<u32*>(memory + kept_offset) + kv.slot * (32 * draws * units);
-#pragma unroll 1
-            for (; draw < draws; draw += draw_warps) {
-                const u32 batch_head = u32(item.batch * p.heads + item.head);
-                const int row_group = (item.row0 / 16 + draw) * 8 + lane / 4, column_group = t * units * 4 + lane % 4;
-                if constexpr (units == 2) {
-                    u32 even, odd;
-                    dropped_patches<PhiloxFp64>(p.dropout, batch_head, row_group, column_group, even, odd);
-                    words[32 * draw + lane] = ~even;
-                    words[32 * (draws + draw) + lane] = ~odd;
-                } else {
-                    words[32 * draw + lane] = ~dropped_patch(p.dropout, batch_head, row_group, column_group);
-                }
-            }
-            draw -= draws;
-            barrier_arrive(shared + kept_full + 8 * kv.slot);
-            kv.advance();
-        }
-    }
-}
-
 __device__ __forceinline__ void produce(const ForwardParams& p, const ForwardMaps& maps, unsigned char* memory,
                                         u32 shared, int tid) {
     const int warp = __shfl_sync(0xffffffffu, tid / 32, 0), lane = tid % 32;
@@ -329,6 +285,6 @@ __device__ __forceinline__ void produce(const ForwardParams& p, const ForwardMap
     } else if (mask && warp == 1) {
         MaskReader{p, memory, shared, lane, {}}.run();
     } else if constexpr (dropout) {
-        draw_patches(p, memory, shared, warp - 1 - int(mask), lane);
+        Drawer{p, memory, shared, warp - 1 - int(mask), lane, {}}.run();
     }
 }

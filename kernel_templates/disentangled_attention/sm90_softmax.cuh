@@ -97,17 +97,17 @@ struct Softmax {
             rows.m[half] = m;
             offset[half] = ((near ? 0.0f : rows.bias[half]) - m) * scale - lowered;
         }
-        clear();
     }
 
-    // Scores of 16 keys to probabilities.
+    // Scores of 16 keys to probabilities. The sums begin with step 0.
     template <int count>
     __device__ __forceinline__ void exponentials(float (&s)[count], int step, float scale) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             float& score = s[8 * step + i];
             score = exp2_approx(score * scale + offset[i >> 1 & 1]);
-            if constexpr (!sum_column) sum[i >> 1 & 1][i & 1] += score;
+            float& total = sum[i >> 1 & 1][i & 1];
+            if constexpr (!sum_column) total = step == 0 && i < 4 ? score : total + score;
         }
     }
 

@@ -111,7 +111,7 @@ struct Warpgroup {
         for (int half = 0; c2p && half < 2; ++half) {
             rows.bias[half] += __shfl_xor_sync(0xffffffffu, rows.bias[half], 1);
             rows.bias[half] += __shfl_xor_sync(0xffffffffu, rows.bias[half], 2);
-            if (rows.masked(half)) rows.bias[half] = 0.0f;
+            if (rows.masked(half) || (packed && rows_left <= 8 * half)) rows.bias[half] = 0.0f;
         }
     }
 

@@ -13,7 +13,7 @@ std::int64_t blocks_of_128(std::int64_t rows) {
     return (rows + 127) / 128;
 }
 
-// Blocks of 128 rows, the most that any tier takes.
+// Blocks of 128 rows.
 std::int64_t blocks_of(const Problem& problem) {
     if (problem.layout == Layout::packed) return problem.heads * blocks_of_128(problem.tokens);
     return std::int64_t{problem.batch} * problem.heads * blocks_of_128(problem.length);
@@ -28,11 +28,13 @@ std::int64_t blocks_of(const Workload& workload) {
 Fitted fit(const Problem& problem, const Workload& matched, const Config& config, const DeviceInfo& device) {
     Fitted fitted{config, {}};
     const int multiprocessors = device.device_class.sm_count;
-    // Where the measurement left multiprocessors empty, what won is what spreads little work over many.
+    // Where the measurement left multiprocessors empty, what won is what spreads little work over many. Blocks of other
+    // tiers have fewer rows, so that theirs filled the device, and their guesses are made for the workload's own grid.
     if (device.kind == DeviceKind::cuda && blocks_of(matched) < multiprocessors &&
         blocks_of(problem) >= 2 * multiprocessors) {
-        fitted.config = operation().heuristic(workload_of(problem), device);
-        if (!(fitted.config == config)) fitted.why = "as its measurement did not fill the device";
+        const Config guess = operation().heuristic(workload_of(problem), device);
+        if (guess.text("tier") == "sm90" && !(guess == config))
+            fitted = {guess, "as its measurement did not fill the device"};
     }
     const Config by_shape = find_tier(fitted.config.text("tier")).fitted(problem, fitted.config);
     if (!(by_shape == fitted.config)) fitted = {by_shape, "for this length"};

@@ -176,7 +176,16 @@ class DisentangledAttention : public Operation {
 
     std::vector<Fields> problems(const Workload& workload, const DeviceInfo&) const override {
         std::vector<Fields> problems;
-        for (DType dtype : dtypes_of(workload)) problems.push_back(problem_of(workload, dtype).to_fields());
+        for (DType dtype : dtypes_of(workload)) {
+            const Problem own = problem_of(workload, dtype);
+            problems.push_back(own.to_fields());
+            // Parity cases are short, or have narrow bands: without far tiles, or with them.
+            Problem brief = own, narrow = own;
+            brief.length = std::min(33, own.length);
+            narrow.position_buckets = 16, narrow.max_relative_positions = 32;
+            problems.push_back(brief.to_fields());
+            problems.push_back(narrow.to_fields());
+        }
         return problems;
     }
 
@@ -193,15 +202,14 @@ class DisentangledAttention : public Operation {
             if (length_family(length) == family) lengths.push_back(length);
         std::vector<std::pair<Fields, Config>> exceptions;
         for (DType dtype : dtypes_of(workload))
-            for (int length : lengths)
-                for (int batch : {1, 2 * std::max(1, device.device_class.sm_count)}) {  // few blocks, and many
-                    Problem problem = problem_of(workload, dtype);
-                    problem.length = length;
-                    problem.batch = batch;
-                    if (problem.layout == Layout::packed) problem.tokens = std::int64_t{batch} * length;
-                    const Fitted fitted = fit(problem, workload, config, device);
-                    if (!fitted.why.empty()) exceptions.push_back({problem.to_fields(), fitted.config});
-                }
+            for (int length : lengths) {
+                Problem problem = problem_of(workload, dtype);
+                problem.length = length;
+                problem.batch = 1;
+                if (problem.layout == Layout::packed) problem.tokens = length;
+                const Fitted fitted = fit(problem, workload, config, device);
+                if (!fitted.why.empty()) exceptions.push_back({problem.to_fields(), fitted.config});
+            }
         return exceptions;
     }
 

@@ -131,10 +131,10 @@ class Head {
           key_sums_(gradients_ && p2c_ ? length_ : 0, reached_) {}
 
     void run() {
-        constexpr std::size_t kRows = 8;
+        constexpr std::size_t kPieceRows = 8;
         ThreadPool& pool = ThreadPool::shared();
         auto pass = [&](int count, void (Head::*part)(int, int)) {
-            pool.run_pieces(std::size_t(count), kRows,
+            pool.run_pieces(std::size_t(count), kPieceRows,
                             [&](std::size_t first, std::size_t end) { (this->*part)(int(first), int(end)); });
         };
         if (c2p_ || p2c_) pass(length_, &Head::multiply_positions);

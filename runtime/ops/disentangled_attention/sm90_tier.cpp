@@ -136,6 +136,15 @@ std::int64_t chunks_of(const Problem& problem) {
     return (band + 63) / 64 + (band + 126) / 64 + 1;
 }
 
+// Whether all distances of some tile lie beyond the band, which is then far (key_tiles of sequence.cuh).
+bool has_far_tiles(const Problem& problem, const Sm90Config& c) {
+    if (!problem.c2p && !problem.p2c) return true;
+    const int band = make_slot_table(problem.position_buckets, problem.max_relative_positions).band;
+    const int last = std::max(0, problem.length - 1);
+    const int high = last / c.rows() * c.rows() - (c.block_n - 1), low = last / c.block_n * c.block_n - (c.rows() - 1);
+    return std::max(high, low) >= band;
+}
+
 KernelSpec kernel_spec(const Problem& problem, const Sm90Config& c, const DeviceInfo& device) {
     KernelSpec spec;
     spec.parameters = problem_parameters(problem);
@@ -149,6 +158,7 @@ KernelSpec kernel_spec(const Problem& problem, const Sm90Config& c, const Device
     spec.parameters.set("aligned", FieldValue(has_aligned_rows(problem)));
     spec.parameters.set("boxes", FieldValue(has_tensor_maps(problem)));
     spec.parameters.set("paired", FieldValue(false));
+    spec.parameters.set("far", FieldValue(has_far_tiles(problem, c)));
     spec.target = device.target();
     return spec;
 }
@@ -159,6 +169,7 @@ KernelLaunch expansion(const Problem& problem, const DeviceInfo& device) {
     launch.spec = kernel_spec(problem, {1, 64, 2, 0, 0, 0, 0}, device);
     for (const char* name : {"mask", "packed", "lse", "dropout", "boxes"})
         launch.spec.parameters.set(name, FieldValue(false));
+    launch.spec.parameters.set("far", FieldValue(true));
     launch.spec.template_path = "disentangled_attention/expand_positions.cu";
     launch.spec.kernel_name = "disentangled_attention_expand_positions";
     launch.shape.grid[0] = static_cast<unsigned>(problem.heads * chunks_of(problem));

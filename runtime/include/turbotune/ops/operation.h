@@ -114,8 +114,8 @@ class Operation {
     // compile-ahead asks besides.
     virtual std::vector<Fields> producers(const Workload&, const DeviceInfo&) const { return {}; }
 
-    // Problems for which plan() takes another config than the one it chose for their workload, and that config: what
-    // warming a cache compiles besides.
+    // Problems of the workload for whose length plan() takes another config than the one it chose for the workload, and
+    // that config: what warming a cache compiles besides.
     virtual std::vector<std::pair<Fields, Config>> exceptions(const Workload&, const Config&, const DeviceInfo&) const {
         return {};
     }
