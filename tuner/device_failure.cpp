@@ -28,7 +28,7 @@ bool is_out_of_memory(const DeviceError& error) {
 }
 
 bool may_pass(const std::string& reason) {
-    return reason == "out_of_memory" || reason == "compiler_failed" || reason == "killed";
+    return reason == "out_of_memory" || reason == "compiler_failed" || reason == "killed" || reason == "no_worker";
 }
 
 bool is_sticky(int driver_code) {

@@ -74,6 +74,7 @@ class LockedFile {
             if (uninterrupted([&] { return ::fstat(descriptor_, &mine); }) == 0 &&
                 uninterrupted([&] { return ::stat(path.c_str(), &named); }) == 0 && mine.st_ino == named.st_ino) {
                 size_ = mine.st_size;
+                identity_ = {mine.st_dev, mine.st_ino};
                 return;
             }
             ::close(descriptor_);
@@ -87,6 +88,7 @@ class LockedFile {
     LockedFile& operator=(const LockedFile&) = delete;
 
     bool empty() const { return size_ == 0; }
+    const std::pair<dev_t, ino_t>& identity() const { return identity_; }
     bool ends_in_torn_line() const {
         char last = '\n';
         return size_ > 0 && uninterrupted([&] { return ::pread(descriptor_, &last, 1, size_ - 1); }) == 1 &&
@@ -130,6 +132,7 @@ class LockedFile {
     int descriptor_ = -1;
     bool locked_ = false;
     off_t size_ = 0;
+    std::pair<dev_t, ino_t> identity_{};
 };
 
 }  // namespace
@@ -147,7 +150,7 @@ Journal::Journal(std::string path, JournalHeader header) : path_(std::move(path)
 }
 
 // False when the journal was kept under other conditions.
-bool Journal::take_header(const std::string& text) {
+bool Journal::read_header(const std::string& text, Content& content) const {
     Json json = parse_json(text, path_);
     JsonReader reader(json, path_);
     if (reader.integer("journal", 0, 1 << 30) != kJournalFormat) return false;
@@ -159,32 +162,36 @@ bool Journal::take_header(const std::string& text) {
         if (!digest.is_string()) return false;
         auto mine = header_.templates.find(operation);
         if (mine != header_.templates.end() && mine->second != digest.get<std::string>()) return false;
-        templates_on_file_[operation] = digest.get<std::string>();
+        content.templates[operation] = digest.get<std::string>();
     }
-    header_on_file_ = true;
+    content.header = true;
     return true;
 }
 
 void Journal::read() {
-    if (take_all()) return;
-    // Another process may have set the foreign file aside and begun a new one meanwhile: judge again under the lock.
-    LockedFile locked(path_);
-    if (take_all()) return;
-    previous_ = set_aside(path_);
+    Content content = read_all();
+    std::optional<LockedFile> locked;
+    if (content.foreign || content.headless) {
+        // Another process may have set the file aside and begun a new one meanwhile: judge again under the lock.
+        locked.emplace(path_);
+        content = read_all();
+    }
+    if (content.foreign || content.headless) {
+        previous_ = set_aside(path_);
+        return;
+    }
+    take(std::move(content));
 }
 
-// Everything on file; false, and nothing taken, when it was written under other conditions.
-bool Journal::take_all() {
-    outcomes_.clear();
-    templates_on_file_.clear();
-    header_on_file_ = false;
-    damaged_lines_ = 0;
+// Everything on file, or that it was written under other conditions.
+Journal::Content Journal::read_all() const {
+    Content content;
     std::optional<std::string> text = read_file(path_);
     if (!text) {
-        if (errno == ENOENT) return true;
+        if (errno == ENOENT) return content;
         throw StoreError(fmt::format("{}: cannot read: {}", path_, std::strerror(errno)));
     }
-    bool foreign = false;
+    bool& foreign = content.foreign;
     for (std::size_t start = 0; start < text->size() && !foreign;) {
         std::size_t end = text->find('\n', start);
         bool torn = end == std::string::npos;
@@ -193,31 +200,36 @@ bool Journal::take_all() {
         start = torn ? text->size() : end + 1;
         if (blank) continue;
         if (record.empty()) {
-            ++damaged_lines_;
+            ++content.damaged_lines;
             continue;
         }
         try {
             if (record.rfind("{\"journal\":", 0) == 0) {
-                foreign = !take_header(record);
+                foreign = !read_header(record, content);
                 continue;
             }
             Json json = parse_json(record, path_);
             JsonReader reader(json, path_);
             CandidateOutcome outcome = outcome_from_json(reader);
             // Before a header is seen nothing says under which conditions an outcome holds.
-            if (!header_on_file_)
+            if (!content.header)
                 foreign = true;
             else
-                outcomes_[key_of(outcome.workload, outcome.config)] = std::move(outcome);
+                content.outcomes[key_of(outcome.workload, outcome.config)] = std::move(outcome);
         } catch (const InvalidArgument&) {
             foreign = true;  // intact, yet not of this format: another version wrote it
         }
     }
-    if (!foreign && (header_on_file_ || text->empty())) return true;
-    outcomes_.clear();
-    templates_on_file_.clear();
-    header_on_file_ = false;
-    return false;
+    content.headless = !content.header && !text->empty();
+    return content;
+}
+
+// What is known already stays, and stays where it is: others hold pointers to it.
+void Journal::take(Content content) {
+    header_on_file_ = content.header;
+    templates_on_file_ = std::move(content.templates);
+    damaged_lines_ = std::max(damaged_lines_, content.damaged_lines);
+    outcomes_.merge(content.outcomes);
 }
 
 const CandidateOutcome* Journal::find(const Workload& workload, const Config& config) const {
@@ -226,20 +238,26 @@ const CandidateOutcome* Journal::find(const Workload& workload, const Config& co
     return found == outcomes_.end() ? nullptr : &found->second;
 }
 
-void Journal::write(const std::string& record, bool needs_header) {
-    LockedFile file(path_);
-    std::string lines = file.ends_in_torn_line() ? "\n" : "";
-    if (needs_header || file.empty()) lines += sealed(header_to_json(header_).dump());
-    file.append(lines + sealed(record));
-}
-
 void Journal::append(const CandidateOutcome& outcome) {
     const std::lock_guard lock(mutex_);
-    bool covered = header_on_file_;
+    LockedFile file(path_);
+    if (file.identity() != written_) {  // another process may have set this object's journal aside, and begun its own
+        Content content = read_all();
+        if (content.foreign)
+            throw StoreError(fmt::format(
+                "{}: another sweep, with another compiler, device class or version of the kernels, has begun a journal of "
+                "its own there; what this one measured before is in {}.previous",
+                path_, path_));
+        take(std::move(content));
+    }
+    bool covered = header_on_file_ && !file.empty();
     for (const auto& [operation, digest] : header_.templates)
         covered = covered && templates_on_file_.count(operation) > 0;
+    std::string lines = file.ends_in_torn_line() ? "\n" : "";
+    if (!covered) lines += sealed(header_to_json(header_).dump());
     // Compiler logs and messages of libraries are not always UTF-8: what is not is replaced.
-    write(outcome_to_json(outcome).dump(-1, ' ', false, Json::error_handler_t::replace), !covered);
+    file.append(lines + sealed(outcome_to_json(outcome).dump(-1, ' ', false, Json::error_handler_t::replace)));
+    written_ = file.identity();
     header_on_file_ = true;
     templates_on_file_.insert(header_.templates.begin(), header_.templates.end());
     outcomes_[key_of(outcome.workload, outcome.config)] = outcome;

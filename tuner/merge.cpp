@@ -10,39 +10,14 @@
 #include <set>
 
 #include "candidate_list.h"
+#include "profile_file.h"
+#include "provenance.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/files.h"
 
 namespace turbotune {
 
 namespace {
-
-constexpr const char* kShard = "shard";  // provenance: "2/8", or several of them
-
-std::vector<std::string> split(const std::string& text, const std::string& separator) {
-    std::vector<std::string> parts;
-    for (std::size_t begin = 0;;) {
-        const std::size_t end = text.find(separator, begin);
-        parts.push_back(text.substr(begin, end - begin));
-        if (end == std::string::npos) return parts;
-        begin = end + separator.size();
-    }
-}
-
-// Each distinct value once, in order; a value that is joined already counts as its parts.
-std::string joined(const std::string& values, const std::string& more, const std::string& separator) {
-    std::vector<std::string> parts = split(values, separator);
-    for (const std::string& part : split(more, separator))
-        if (std::find(parts.begin(), parts.end(), part) == parts.end()) parts.push_back(part);
-    return fmt::format("{}", fmt::join(parts, separator));
-}
-
-void join_provenance(std::map<std::string, std::string>& into, const std::map<std::string, std::string>& more) {
-    for (const auto& [key, value] : more) {
-        auto [place, fresh] = into.emplace(key, value);
-        if (!fresh) place->second = joined(place->second, value, key == kShard ? ", " : " | ");
-    }
-}
 
 void refuse_differences(const LoadedProfile& first, const LoadedProfile& other,
                         const std::map<std::string, std::pair<std::string, std::string>>& digests) {
@@ -80,7 +55,7 @@ bool same(const ProfileEntry& a, const ProfileEntry& b) {
 
 // N of the shards "K/N" that the profile came from; 0 when it knows of none, or of several ways to share.
 int shards_of(const Profile& profile) {
-    const auto found = profile.provenance.find(kShard);
+    const auto found = profile.provenance.find(kShardKey);
     if (found == profile.provenance.end()) return 0;
     int shards = 0;
     for (const std::string& part : split(found->second, ", ")) {
@@ -137,6 +112,14 @@ MergeReport merge_profiles(const std::vector<LoadedProfile>& inputs) {
             holders.push_back({{source, &entry}});
         }
     }
+    for (const LoadedProfile& input : inputs)
+        for (const ProfileEntry& entry : input.profile.entries) {
+            const std::string& operation = entry.workload.operation;
+            if (input.profile.templates.count(operation) == 0 && digests.count(operation) > 0)
+                throw InvalidArgument(input.path, fmt::format("cannot be joined with {}: it does not say which templates of {} "
+                                                              "its entries were measured with",
+                                                              digests.at(operation).second, operation));
+        }
     for (const auto& [operation, digest] : digests) profile.templates[operation] = digest.first;
     for (const std::vector<Holder>& each : holders) {
         const Holder& best = *std::min_element(each.begin(), each.end(), [](const Holder& a, const Holder& b) {
@@ -154,10 +137,8 @@ MergeReport merge_profiles(const std::vector<LoadedProfile>& inputs) {
     return report;
 }
 
-MergeReport merge_files(const std::string& output, const std::vector<std::string>& inputs) {
-    if (directory_exists(output)) throw InvalidArgument(output, "is a directory, not a profile");
-    if (const std::string why = prepare_profile_parent(output); !why.empty())
-        throw Error(ErrorCode::store, fmt::format("{}: {}", output, why));
+MergeReport merge_files(const std::string& named, const std::vector<std::string>& inputs) {
+    const std::string output = prepare_output(named);
     // A sweep may be writing there.
     const FileLock lock = FileLock::acquire(output + ".lock", std::chrono::seconds(20));
     std::vector<LoadedProfile> loaded;

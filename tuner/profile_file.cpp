@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "provenance.h"
 #include "set_aside.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/files.h"
@@ -35,6 +36,9 @@ void need_writable_folder(const std::string& path) {
 
 // The file behind symbolic links, which saving by rename would replace. Throws InvalidArgument for what is no file.
 std::string target_of(const std::string& path) {
+    const std::string name = std::filesystem::path(path).filename().string();
+    if (name.empty() || name == "." || name == "..")
+        throw InvalidArgument(path, "names a folder; name a file, such as profile.json in it");
     struct stat info {};
     if (::stat(path.c_str(), &info) == 0) {
         if (S_ISDIR(info.st_mode)) throw InvalidArgument(path, "is a directory, not a profile");
@@ -80,8 +84,13 @@ Profile load_or_say_how(const std::string& path) {
 
 }  // namespace
 
-ProfileFile::ProfileFile(std::string path, Profile fresh) : path_(target_of(path)), profile_(std::move(fresh)) {
-    need_writable_folder(path_);
+std::string prepare_output(const std::string& path) {
+    const std::string target = target_of(path);
+    need_writable_folder(target);
+    return target;
+}
+
+ProfileFile::ProfileFile(std::string path, Profile fresh) : path_(prepare_output(path)), profile_(std::move(fresh)) {
     if (!file_exists(path_)) return;
     const FileLock lock = FileLock::acquire(path_ + ".lock", std::chrono::seconds(20));  // judged and set aside by one
     if (!file_exists(path_)) return;  // another one set it aside meanwhile
@@ -107,8 +116,16 @@ bool ProfileFile::same_conditions(const Profile& other) const {
                        [&](const ProfileEntry& entry) { return other.templates.count(entry.workload.operation) > 0; });
 }
 
-// Entries on file win over those in memory: they were saved later, or by this process.
+// Entries on file win over those in memory: they were saved later, or by this process. Where they come from is told as
+// long as they are there; the date is the last one's.
 void ProfileFile::take_in(const Profile& other) {
+    if (!other.entries.empty()) {
+        Provenance provenance = other.provenance;
+        const auto date = profile_.provenance.find("date");
+        if (date != profile_.provenance.end()) provenance["date"] = date->second;
+        join_provenance(provenance, profile_.provenance);
+        profile_.provenance = std::move(provenance);
+    }
     for (const ProfileEntry& entry : other.entries) profile_.put(entry);
     for (const auto& [operation, digest] : other.templates) profile_.templates.emplace(operation, digest);
 }

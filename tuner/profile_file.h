@@ -10,6 +10,10 @@
 
 namespace turbotune {
 
+// The file that a profile of that name is written to: what symbolic links, which saving by rename would replace, lead to.
+// Makes its folder. Throws InvalidArgument for what is no file, or where nothing can be written.
+std::string prepare_output(const std::string& path);
+
 class ProfileFile {
   public:
     // `fresh` is the profile as it would be with no entries. What is at the path is

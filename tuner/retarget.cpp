@@ -9,6 +9,7 @@
 
 #include "compile_ahead.h"
 #include "conditions.h"
+#include "device_failure.h"
 #include "profile_file.h"
 #include "turbotune/base/error.h"
 #include "worker_client.h"
@@ -194,7 +195,7 @@ std::string Retarget::reissue(const SweepItem& item, const ProfileEntry& old) {
     for (std::size_t i = 1; i < configs.size(); ++i) {
         if (checks[i].reason.empty()) {
             entry.measured.push_back(*others[i - 1]);
-        } else {
+        } else if (!may_pass(checks[i].reason)) {  // a sweep measures the others
             ++report_.configs_turned_down;
             entry.rejected.push_back({configs[i], checks[i].reason, checks[i].detail});
         }

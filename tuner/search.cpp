@@ -26,6 +26,7 @@ struct TrimmedMean {
     double error = 0;  // standard error, from the winsorized variance
 
     explicit TrimmedMean(std::vector<double> samples) {
+        if (samples.empty()) return;
         std::sort(samples.begin(), samples.end());
         std::size_t n = samples.size(), cut = n / 10;
         double low = samples[cut], high = samples[n - 1 - cut], squares = 0;
@@ -168,7 +169,7 @@ void Search::final_round(std::vector<int>& field) {
     for (int c : field) samples_[std::size_t(c)].clear();  // pairs need samples of the same turns
     for (int step = options_.final_samples; field.size() > 1;) {
         bool more = round(field, step);
-        if (field.size() < 2) return;
+        if (field.size() < 2 || result_.interrupted) return;
         int best = fastest(field);
         bool clear = true, precise = true;
         std::vector<int> kept;
@@ -212,7 +213,7 @@ SearchResult Search::run() {
     int samples = options_.first_samples;
     for (int i = 0; i < options_.rounds && more && int(field.size()) > options_.finalists; ++i, samples *= 2) {
         more = round(field, samples) && spent_ms_ < options_.budget_ms / 2;
-        if (!field.empty()) drop_slower_half(field);
+        if (!field.empty() && !result_.interrupted) drop_slower_half(field);
     }
     if (result_.interrupted) return result_;
     if (field.size() == 1)

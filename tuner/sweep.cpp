@@ -15,6 +15,7 @@
 #include "conditions.h"
 #include "device_claims.h"
 #include "profile_file.h"
+#include "provenance.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/files.h"
 #include "turbotune/base/log.h"
@@ -252,8 +253,8 @@ void Sweep::save(const Lane& lane, const TuningResult& result) {
         const std::lock_guard lock(mutex_);
         if (result.l2_bytes > 0 && result.rotated_bytes / result.l2_bytes < least_rotation_) {
             least_rotation_ = result.rotated_bytes / result.l2_bytes;
-            file_.provenance()["rotation"] = fmt::format("at least {:.0f} bytes rotated against {:.0f} bytes of L2",
-                                                         result.rotated_bytes, result.l2_bytes);
+            join_provenance(file_.provenance(),
+                            {{"rotation", describe_rotation(result.rotated_bytes, result.l2_bytes)}});
         }
         saved = file_.put(result.entry);
         saved_.push_back(result.entry.workload);
@@ -355,7 +356,7 @@ void Sweep::settle(Lane& lane, std::size_t index, const TuningResult& result) {
 
 // The workloads of a group, one after the other. Returns whether anything was measured.
 bool Sweep::work_on(Lane& lane, std::size_t group) {
-    bool worked = false, blocked = false;
+    bool worked = false;
     TuningResult result;
     for (const std::size_t index : groups_[group]) {
         const bool same_failure = result.end == TuningEnd::failed && worked && !result.blocked;
@@ -367,9 +368,8 @@ bool Sweep::work_on(Lane& lane, std::size_t group) {
             result = tune(lane, index);
         }
         worked = worked || result.end != TuningEnd::nothing_to_measure;
-        blocked = result.blocked;
         // A device that cannot begin a workload may be at fault itself.
-        if (blocked && lanes_.size() > 1 && queue_.hand_over(group, lane.number)) {
+        if (result.blocked && lanes_.size() > 1 && queue_.hand_over(group, lane.number)) {
             ++lane.handed_over;
             lane.last_handed_over = result.failure;
             tell_item(lane, SweepEvent::Kind::workload_handed_over, items_[index].workload, result.failure);
@@ -378,7 +378,7 @@ bool Sweep::work_on(Lane& lane, std::size_t group) {
         settle(lane, index, result);
         if (result.end == TuningEnd::interrupted) break;
     }
-    if (!blocked || lanes_.size() == 1) queue_.done();
+    queue_.done();
     return worked;
 }
 
@@ -415,6 +415,7 @@ SweepReport Sweep::run() {
     report_.workloads = int(items_.size());
     report_.profile_path = file_.path();
     std::vector<Workload> counted;
+    bool measures = false;
     for (const SweepItem& item : items_) {
         const std::optional<Workload> other = item.operation->shared_winner(item.workload);
         if (other && std::find(counted.begin(), counted.end(), *other) != counted.end()) {
@@ -422,15 +423,15 @@ SweepReport Sweep::run() {
             continue;
         }
         counted.push_back(item.workload);
+        pending_.push_back(0);
         CandidateList list = list_candidates(item, device_, options_.query.preset, profiles_);
-        pending_.push_back(
-            list.unavailable.empty()
-                ? WorkloadTuner(lanes_.front()->tools, item, std::move(list), file_.find(item.workload)).pending()
-                : 0);
+        if (!list.unavailable.empty()) continue;
+        const WorkloadTuner tuner(lanes_.front()->tools, item, std::move(list), file_.find(item.workload));
+        pending_.back() = tuner.pending();
+        measures = measures || !tuner.complete();
     }
-    std::vector<FileLock> claims;
-    if (std::any_of(pending_.begin(), pending_.end(), [](int candidates) { return candidates > 0; }))
-        claims = claim_devices(devices_, file_.path());
+    std::vector<DeviceClaim> claims;
+    if (measures) claims = claim_devices(devices_, file_.path());
     tell_start();
     std::vector<std::thread> threads;
     for (std::size_t i = 1; i < lanes_.size(); ++i) threads.emplace_back([this, i] { serve(*lanes_[i]); });

@@ -14,6 +14,7 @@
 #include "turbotune/base/error.h"
 #include "turbotune/kernel/compiler.h"
 #include "turbotune/kernel/kernel_cache.h"
+#include "workload_tuner.h"
 
 namespace turbotune {
 
@@ -59,6 +60,7 @@ class Wanted {
             if (!options_.all_candidates) continue;
             for (const Config& config : list.configs) add_kernels(item, config, device);
             add_kernels(item, item.operation->reference_config(device), device);
+            for (KernelSpec& spec : test_kernels_of(item, device)) add(std::move(spec), "of tests");
         }
         return summary;
     }
@@ -75,8 +77,11 @@ class Wanted {
     }
 
     void add(const Fields& problem, const Config& config, const SweepItem& item, const DeviceInfo& device) {
-        for (KernelSpec& spec : item.operation->kernels(problem, config, device))
-            if (seen_.insert(spec.to_string()).second) kernels_.push_back({std::move(spec), config.to_string()});
+        for (KernelSpec& spec : item.operation->kernels(problem, config, device)) add(std::move(spec), config.to_string());
+    }
+
+    void add(KernelSpec spec, const std::string& config) {
+        if (seen_.insert(spec.to_string()).second) kernels_.push_back({std::move(spec), config});
     }
 
     const WarmOptions& options_;

@@ -33,9 +33,9 @@ void WorkQueue::done() {
 
 bool WorkQueue::hand_over(std::size_t item, int device) {
     const std::lock_guard lock(mutex_);
+    if (std::find(second_try_.begin(), second_try_.end(), item) != second_try_.end()) return false;
     --at_work_;
     changed_.notify_all();
-    if (std::find(second_try_.begin(), second_try_.end(), item) != second_try_.end()) return false;
     second_try_.push_back(item);
     returned_.push_back({item, device});
     return true;

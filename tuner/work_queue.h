@@ -17,7 +17,7 @@ class WorkQueue {
     // for what they may hand over. Nothing: the work is over.
     std::optional<std::size_t> take(int device);
     void done();
-    // The device could not do it: another one gets it. False when another one could not either.
+    // The device could not do it: another one gets it. False when another one could not either; then it is done().
     bool hand_over(std::size_t item, int device);
     // Nothing is dealt any more.
     void stop();

@@ -264,7 +264,7 @@ Json Worker::answer(JsonReader& request) {
 }  // namespace
 
 int worker_main(const std::string& device, const Store::Options& store, const std::vector<const Operation*>& known) {
-    for (int each : {SIGINT, SIGHUP}) ::signal(each, SIG_IGN);  // the parent decides when to stop
+    for (int each : {SIGINT, SIGHUP, SIGTERM}) ::signal(each, SIG_IGN);  // the parent decides when to stop
     // Never destroyed: the listening thread uses it until the process ends.
     Channel& channel = *new Channel;
     Worker worker(channel, device, store, known);

@@ -150,12 +150,17 @@ Exchange WorkerProcess::exchange(const std::string& request, double silence_s, c
     start();
     std::string line = request + "\n";
     int in_flight = -1;
-    auto last_word = Clock::now();
+    // Only what passes from tick to tick counts: a job that was suspended for an hour was not silent for one.
+    constexpr double kMostOfTick = 0.2;
+    auto last_tick = Clock::now();
+    double silent = 0;
     auto interrupted = [&] { return interrupts && interrupts->load() >= 2; };
     std::size_t sent = 0;
     for (;;) {
         if (interrupted()) return death("interrupted", "stopped at the second interrupt", in_flight);
-        double silent = std::chrono::duration<double>(Clock::now() - last_word).count();
+        const auto now = Clock::now();
+        silent += std::min(kMostOfTick, std::chrono::duration<double>(now - last_tick).count());
+        last_tick = now;
         if (silent > silence_s) return death("timeout", fmt::format("no answer for {:.0f} s", silence_s), in_flight);
 
         pollfd ready{socket_, short(POLLIN | (sent < line.size() ? POLLOUT : 0)), 0};
@@ -176,7 +181,7 @@ Exchange WorkerProcess::exchange(const std::string& request, double silence_s, c
             pid_ = -1;
             return death(was_killed(status) ? "killed" : "fault", describe_status(status), in_flight);
         }
-        last_word = Clock::now();
+        silent = 0;
         received_.append(bytes, std::size_t(got));
         for (std::size_t end; (end = received_.find('\n')) != std::string::npos;) {
             std::string word = received_.substr(0, end);

@@ -347,9 +347,12 @@ TuningResult WorkloadTuner::run() {
         search.winner = 0;  // the new ones were all rejected: the entry's own latency stands
     } else {
         std::vector<SearchCandidate> candidates;
-        for (std::size_t i : field_)
-            candidates.push_back({known_[i].outcome.registers, known_[i].outcome.latency.median,
-                                  list_.incumbent == known_[i].outcome.config});
+        for (std::size_t i : field_) {
+            const CandidateOutcome& outcome = known_[i].outcome;
+            // What the entry says may be of a throttled device, or of another compiler.
+            candidates.push_back({outcome.registers, known_[i].in_entry ? 0 : outcome.latency.median,
+                                  list_.incumbent == outcome.config});
+        }
         search = search_fastest(*this, candidates);
         result_.stages.search = lap();
         if (search.interrupted || tools_.interrupts() >= 2) return end(TuningEnd::interrupted);

@@ -166,6 +166,47 @@ TEST_CASE("a journal of another compiler, device or digest is kept aside and beg
     }
 }
 
+TEST_CASE("who finds another header's journal in the place of his own adds nothing to it", "[journal]") {
+    Scratch scratch;
+    const std::string path = scratch.file("j");
+    JournalHeader other = header();
+    other.compiler = "nvrtc-99";
+    Journal first(path, header());
+    first.append(measured(64, 16, 0.5));
+    Journal second(path, other);
+    CHECK(second.previous() == path + ".previous");
+    second.append(measured(64, 32, 0.6));
+    const std::string before = slurp(path);
+    CHECK_THROWS_AS(first.append(measured(64, 48, 0.7)), StoreError);
+    CHECK(slurp(path) == before);
+    CHECK(first.find(workload(64), config(16)) != nullptr);
+    CHECK(Journal(path, other).entries() == 1);
+
+    // Before its first record, too.
+    const std::string late = scratch.file("late");
+    Journal waiting(late, header());
+    Journal(late, other).append(measured(64, 32, 0.6));
+    CHECK_THROWS_AS(waiting.append(measured(64, 16, 0.5)), StoreError);
+}
+
+TEST_CASE("who finds his journal replaced by one of the same header goes on there", "[journal]") {
+    Scratch scratch;
+    const std::string path = scratch.file("j");
+    Journal first(path, header());
+    first.append(measured(64, 16, 0.5));
+    const CandidateOutcome* known = first.find(workload(64), config(16));
+    std::filesystem::rename(path, path + ".moved");
+    Journal(path, header()).append(measured(64, 32, 0.6));
+    first.append(measured(64, 48, 0.7));
+    CHECK(first.find(workload(64), config(16)) == known);
+    CHECK(first.find(workload(64), config(32)) != nullptr);
+    CHECK(Journal(path, header()).entries() == 2);
+
+    std::filesystem::remove(path);
+    first.append(measured(64, 64, 0.8));
+    CHECK(Journal(path, header()).entries() == 1);
+}
+
 TEST_CASE("a journal of a newer format is kept aside whole, and begun anew", "[journal][field-23]") {
     Scratch scratch;
     const std::string path = scratch.file("j");

@@ -120,6 +120,30 @@ TEST_CASE("profiles of another class, compiler or templates are refused naming f
     REQUIRE_THROWS_AS(merge_profiles({}), InvalidArgument);
 }
 
+TEST_CASE("entries of unknown templates do not become exact by joining", "[merge]") {
+    const LoadedProfile first = loaded("first.json", {entry(8, 1)});
+    LoadedProfile unknown = loaded("unknown.json", {entry(16, 1)});
+    unknown.profile.templates.clear();
+    for (const auto& [a, b] : {std::pair{first, unknown}, {unknown, first}}) {
+        const std::string why = refusal(a, b);
+        CHECK(has(why, "unknown.json: cannot be joined with first.json: it does not say which templates of toy"));
+    }
+    CHECK(merge_profiles({unknown, unknown}).profile.templates.empty());  // nobody claims anything
+    unknown.profile.entries.clear();
+    CHECK(refusal(first, unknown) == "accepted");
+}
+
+TEST_CASE("merge writes where a symbolic link leads", "[merge]") {
+    const Scratch scratch;
+    const std::string real = scratch.file("real.json"), link = scratch.file("link.json"), more = scratch.file("b.json");
+    save_profile(loaded("a", {entry(8, 1)}).profile, real);
+    save_profile(loaded("b", {entry(16, 1)}).profile, more);
+    std::filesystem::create_symlink("real.json", link);
+    merge_files(link, {more});
+    CHECK(std::filesystem::is_symlink(link));
+    CHECK(load_profile(real).entries.size() == 2);
+}
+
 TEST_CASE("merging files again changes nothing, and what the output held stays", "[merge]") {
     const Scratch scratch;
     const std::string a = scratch.file("a.json"), b = scratch.file("b.json"), out = scratch.file("new/out.json");

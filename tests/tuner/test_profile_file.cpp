@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../tuner/provenance.h"
 #include "catch.h"
 #include "scratch.h"
 #include "turbotune/base/error.h"
@@ -80,6 +81,47 @@ ino_t inode_of(const std::string& path) {
 }
 
 }  // namespace
+
+TEST_CASE("an extended profile still says where its older entries come from", "[profile_file]") {
+    const Scratch scratch;
+    const std::string path = scratch.file("p.json");
+    Profile old = fresh();
+    old.entries = {entry(8)};
+    old.provenance = {{"date", "2026-01-01"},
+                      {"command", "turbotune --preset quick"},
+                      {"retargeted_from", "other.json"},
+                      {"measured_compiler", "cc-0"},
+                      {"rotation", "at least 30 bytes rotated against 20 bytes of L2"}};
+    save_profile(old, path);
+    Profile next = fresh();
+    next.provenance = {{"date", "2026-01-02"}, {"command", "turbotune --preset standard"}};
+    {
+        ProfileFile file(path, next);
+        join_provenance(file.provenance(), {{"rotation", describe_rotation(80, 20)}});
+        file.put(entry(16));
+    }
+    const Provenance joined = {{"date", "2026-01-02"},
+                               {"command", "turbotune --preset quick | turbotune --preset standard"},
+                               {"retargeted_from", "other.json"},
+                               {"measured_compiler", "cc-0"},
+                               {"rotation", "at least 30 bytes rotated against 20 bytes of L2"}};
+    CHECK(load_profile(path).provenance == joined);
+    {
+        ProfileFile file(path, next);
+        join_provenance(file.provenance(), {{"rotation", describe_rotation(10, 20)}});
+        file.put(entry(16, 0.4));
+    }
+    CHECK(load_profile(path).provenance.at("rotation") == "at least 10 bytes rotated against 20 bytes of L2");
+    CHECK(load_profile(path).provenance.at("command") == joined.at("command"));
+}
+
+TEST_CASE("the name of a folder is refused before anything is made there", "[profile_file]") {
+    const Scratch scratch;
+    for (const char* name : {"results/", "results/.", "results/.."}) {
+        CHECK_THROWS_AS(ProfileFile(scratch.file(name), fresh()), InvalidArgument);
+        CHECK_FALSE(std::filesystem::exists(scratch.file("results")));
+    }
+}
 
 TEST_CASE("four processes save into one profile and lose nothing", "[profile_file][field-22]") {
     const Scratch scratch;

@@ -253,4 +253,22 @@ TEST_CASE("an interrupt between rounds ends the search without a winner", "[sear
     CHECK(result.interrupted);
     CHECK(result.winner == -1);
     CHECK(timer.rounds == 1);
+
+    // Wherever it comes, right before the final too.
+    for (const int count : {1, 2, 3, 4, 8, 20}) {
+        for (const double estimate : {0.0, 0.3}) {
+            const std::vector<SearchCandidate> candidates(std::size_t(count), {64, estimate});
+            SimulatedTimer whole(random_landscape(9, count, 0.1), 0.01, 7);
+            REQUIRE(search_fastest(whole, candidates).winner >= 0);
+            for (int stop = 0; stop < whole.rounds; ++stop) {
+                INFO(count << " candidates, interrupted after " << stop << " of " << whole.rounds << " rounds");
+                SimulatedTimer stopped(random_landscape(9, count, 0.1), 0.01, 7);
+                stopped.stop_after = stop;
+                const SearchResult early = search_fastest(stopped, candidates);
+                CHECK(early.interrupted);
+                CHECK(early.winner == -1);
+                CHECK(stopped.rounds == stop);
+            }
+        }
+    }
 }

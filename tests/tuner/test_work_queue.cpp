@@ -52,6 +52,8 @@ TEST_CASE("what one device hands over goes to another, once", "[queue]") {
     CHECK_FALSE(queue.take(0).has_value());  // not to the same one again
     CHECK(queue.take(1) == 0u);
     CHECK_FALSE(queue.hand_over(0, 1));
+    CHECK_FALSE(queue.hand_over(0, 1));  // asked again, as for each workload of a group
+    queue.done();
     CHECK_FALSE(queue.take(0).has_value());
 }
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -68,6 +69,25 @@ TEST_CASE("a silent worker is killed as a timeout, and the next request starts a
     CHECK_FALSE(worker.running());
     CHECK(worker.exchange("work", 10, nullptr).answer == "{}");
     CHECK(worker.starts() == 2);
+}
+
+TEST_CASE("a job that was suspended for longer than the watchdog waits goes on", "[worker]") {
+    Scratch scratch;
+    const std::string path =
+        script(scratch, "read line; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; done; echo '{}'; read x\n");
+    const pid_t job = ::fork();
+    if (job == 0) {
+        ::setpgid(0, 0);
+        WorkerProcess worker(path, "cpu");
+        ::_exit(worker.exchange("go", 2.0, nullptr).answer == "{}" ? 0 : 1);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    REQUIRE(::kill(-job, SIGSTOP) == 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(3000));
+    REQUIRE(::kill(-job, SIGCONT) == 0);
+    int status = -1;
+    REQUIRE(::waitpid(job, &status, 0) == job);
+    CHECK(status == 0);
 }
 
 TEST_CASE("a crash is a fault with its signal and last words", "[worker]") {

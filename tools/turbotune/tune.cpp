@@ -117,7 +117,7 @@ Json report_json(const SweepReport& report, const SweepOptions& options, const s
     return out;
 }
 
-std::string summary(const SweepReport& report) {
+std::string summary(const SweepReport& report, bool retest) {
     const int left = report.workloads - report.measured - report.resumed - report.skipped - report.failed;
     std::string line;
     if (left == 0 && report.measured == 0 && report.candidates_measured == 0 && report.failed == 0)
@@ -131,7 +131,11 @@ std::string summary(const SweepReport& report) {
     if (report.worker_restarts > 0)
         line += fmt::format(", worker started again {}", counted(report.worker_restarts, "time"));
     line += fmt::format(", in {}", duration(report.seconds));
-    const std::string rest = fmt::format("{} left; the same command goes on from here", counted(left, "workload"));
+    const std::string rest =
+        fmt::format("{} left; {}", counted(left, "workload"),
+                    retest ? "with --retest the same command begins at the first again: name what is left (--lengths, "
+                             "--passes, ...)"
+                           : "the same command goes on from here");
     if (report.interrupted) line += "\ninterrupted, " + rest;
     if (report.out_of_time) line += "\nthe time budget is spent, " + rest;
     return line;
@@ -153,7 +157,7 @@ int tune(const TuneOptions& options, const std::string& command_line) {
 
     const std::vector<ProfileEntry> entries = winners(report.profile_path, sweep_options);
     if (!options.json && !entries.empty()) fmt::print("\n{}\n", winners_text(entries, kRowsShown));
-    fmt::print(stream, "{}\n", summary(report));
+    fmt::print(stream, "{}\n", summary(report, options.retest));
     for (const std::string& failure : report.failures) fmt::print(stream, "failed: {}\n", failure);
     if (!report.profile_path.empty() && file_exists(report.profile_path))
         fmt::print(stream, "profile: {}\nread it: turbotune inspect {}\n", report.profile_path,

@@ -48,7 +48,7 @@ class Journal {
     const CandidateOutcome* find(const Workload& workload, const Config& config) const;
 
     // Written and synced when it returns. Several processes may append to one journal. Throws StoreError; the file
-    // then ends where it did.
+    // then ends where it did. Also when another process with another header has meanwhile set the journal aside.
     void append(const CandidateOutcome& outcome);
 
     const std::string& path() const { return path_; }
@@ -58,15 +58,24 @@ class Journal {
     const std::string& previous() const { return previous_; }
 
   private:
+    struct Content {
+        std::map<std::string, CandidateOutcome> outcomes;
+        std::map<std::string, std::string> templates;
+        bool header = false;
+        bool headless = false;  // something is there, but no header
+        bool foreign = false;   // written under other conditions
+        int damaged_lines = 0;
+    };
     void read();
-    bool take_all();
-    bool take_header(const std::string& record);
-    void write(const std::string& record, bool needs_header);
+    Content read_all() const;
+    bool read_header(const std::string& record, Content& content) const;
+    void take(Content content);
 
     std::string path_, previous_;
     JournalHeader header_;
     std::map<std::string, std::string> templates_on_file_;
     bool header_on_file_ = false;
+    std::pair<dev_t, ino_t> written_{};  // the file that was written last
     int damaged_lines_ = 0;
     mutable std::mutex mutex_;
     std::map<std::string, CandidateOutcome> outcomes_;
