@@ -65,8 +65,9 @@ RuntimeOptions runtime_options(const ValidateOptions& options) {
 
 class Validation {
   public:
-    Validation(const ValidateOptions& options, const std::function<void(const ValidatedCase&)>& finished)
-        : runtime_(runtime_options(options)), finished_(finished) {
+    Validation(const ValidateOptions& options, const std::function<void(const ValidatedCase&)>& finished,
+               const std::atomic<int>* interrupts)
+        : runtime_(runtime_options(options)), finished_(finished), interrupts_(interrupts) {
         report_.device = runtime_.device().info();
         tiers_ = report_.device.tiers();
         if (options.tier.empty()) return;
@@ -74,6 +75,12 @@ class Validation {
             throw InvalidArgument(
                 "--tier", fmt::format("the device has no tier {}; it has {}", options.tier, fmt::join(tiers_, ", ")));
         tiers_ = {options.tier};
+    }
+
+    // Also asked after a failure, which the interrupt may have caused: it reaches the compiler, too.
+    bool interrupted() {
+        if (interrupts_ && interrupts_->load() > 0) report_.interrupted = true;
+        return report_.interrupted;
     }
 
     void run_file(const std::filesystem::path& path) {
@@ -103,6 +110,7 @@ class Validation {
 
   private:
     void run_case(ValidatedCase row, const Operation& operation, const TestCase& test_case, const std::string& tier) {
+        if (interrupted()) return;
         row.pass = field_text(test_case.problem, "pass");
         row.dtype = field_text(test_case.problem, "dtype");
         row.tier = tier;
@@ -131,6 +139,7 @@ class Validation {
     }
 
     void fail(ValidatedCase row, const std::string& reason) {
+        if (interrupted()) return;
         row.reason = reason;
         ++report_.failed;
         add(std::move(row));
@@ -150,16 +159,21 @@ class Validation {
 
     Runtime runtime_;
     const std::function<void(const ValidatedCase&)>& finished_;
+    const std::atomic<int>* interrupts_;
     ValidateReport report_;
     std::vector<std::string> tiers_;
 };
 
 }  // namespace
 
-ValidateReport validate(const ValidateOptions& options, const std::function<void(const ValidatedCase&)>& finished) {
+ValidateReport validate(const ValidateOptions& options, const std::function<void(const ValidatedCase&)>& finished,
+                        const std::atomic<int>* interrupts) {
     const std::vector<std::filesystem::path> files = case_files(options.directory);
-    Validation validation(options, finished);
-    for (const std::filesystem::path& file : files) validation.run_file(file);
+    Validation validation(options, finished, interrupts);
+    for (const std::filesystem::path& file : files) {
+        if (validation.interrupted()) break;
+        validation.run_file(file);
+    }
     return validation.take();
 }
 

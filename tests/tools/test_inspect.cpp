@@ -166,6 +166,25 @@ TEST_CASE("inspect --compare sets two profiles side by side", "[cli]") {
     const Outcome text = run_turbotune(home, {"inspect", home / "new.json", "--compare", home / "old.json"});
     CHECK(text.exit_code == 0);
     CHECK(text.out.find("only in the other") != std::string::npos);
+    CHECK(text.out.find("another device class") == std::string::npos);
+
+    ++old.device_class.sm_count;
+    save_profile(old, home / "elsewhere.json");
+    CHECK(inspect(home, {home / "new.json", "--compare", home / "elsewhere.json"})["compared_device"] ==
+          old.device_class.to_string());
+    const Outcome devices = run_turbotune(home, {"inspect", home / "new.json", "--compare", home / "elsewhere.json"});
+    CHECK(devices.out.find("of another device class") != std::string::npos);
+}
+
+TEST_CASE("inspect keeps names and values apart, and says what makes a profile exact", "[cli]") {
+    const TempDir home;
+    Profile profile = own_profile();
+    profile.compiler += "-older";
+    profile.provenance["measured_templates_disentangled_attention"] = "0123";
+    save_profile(profile, home / "p.json");
+    const Outcome text = run_turbotune(home, {"inspect", home / "p.json"});
+    CHECK(text.out.find("measured_templates_disentangled_attention  0123") != std::string::npos);
+    CHECK(text.out.find("turbotune retarget") != std::string::npos);
 }
 
 TEST_CASE("inspect as text shows each winner and why candidates were turned down", "[cli]") {

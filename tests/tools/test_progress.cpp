@@ -1,3 +1,8 @@
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+
 #include "progress.h"
 
 #include "catch.h"
@@ -31,6 +36,23 @@ TEST_CASE("Progress prints only plain lines where there is no terminal", "[progr
         progress.clear();
     });
     CHECK(text == "a line\n");
+}
+
+TEST_CASE("Progress of long work shows up in a log now and then", "[progress]") {
+    std::FILE* stream = std::tmpfile();
+    REQUIRE(stream);
+    {
+        cli::Progress progress(stream, false, 80, std::chrono::milliseconds(30));
+        progress.update("1/9");
+        std::this_thread::sleep_for(std::chrono::milliseconds(40));
+        progress.update("2/9");
+        progress.update("3/9");
+    }
+    std::rewind(stream);
+    char text[64] = {};
+    REQUIRE(std::fread(text, 1, sizeof text - 1, stream) > 0);
+    std::fclose(stream);
+    CHECK(std::string(text) == "2/9\n");
 }
 
 TEST_CASE("Progress redraws in place and is gone at the end", "[progress]") {

@@ -1,5 +1,6 @@
 #include "catch.h"
 #include "program.h"
+#include "turbotune/base/json.h"
 
 using namespace turbotune::test;
 
@@ -102,7 +103,24 @@ TEST_CASE("A memory limit that is no number is refused before anything runs", "[
     CHECK(outcome.err.find("TURBOTUNE_MEMORY_LIMIT") != std::string::npos);
 }
 
+TEST_CASE("Standard error that cannot be written costs nothing of what standard output gets", "[cli]") {
+    const TempDir home;
+    const std::string command = turbotune_program() +
+                                " --device cpu --preset quick --lengths 64 --passes inference --layouts padded --dtypes fp32 "
+                                "--json 2>/dev/full";
+    const Outcome outcome = run_program(home, {"/bin/sh", "-c", command}, 200);
+    CHECK(outcome.exit_code == 0);
+    CHECK(parse_json(outcome.out, "standard output")["measured"] == 1);
+}
+
 TEST_CASE("A device that is not there is exit code 3", "[cli]") {
+    const TempDir other;
+    const Outcome several = run_turbotune(other, {"--devices", "0,1", "--dry-run"});
+    CHECK(several.exit_code == 3);
+    CHECK(several.err.find("there is no GPU") != std::string::npos);
+    const Outcome all = run_turbotune(other, {"--devices", "all", "--dry-run"});
+    CHECK(all.exit_code == 0);
+    CHECK(all.err.find("the CPU is tuned") != std::string::npos);
     check_refused({"--device", "97", "--dry-run"}, 3, "97");
     check_refused({"validate", "--cases", TURBOTUNE_TEST_DATA, "--device", "97"}, 3, "97");
 }

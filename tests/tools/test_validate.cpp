@@ -1,5 +1,9 @@
+#include <signal.h>
+
+#include <chrono>
 #include <filesystem>
 #include <set>
+#include <thread>
 
 #include "catch.h"
 #include "program.h"
@@ -149,6 +153,20 @@ TEST_CASE("validate names malformed files and still runs the others", "[validate
     CHECK(report["passed"] == 9);
     // In name order.
     CHECK(report["cases"][0]["case"] == "a_truncated");
+}
+
+TEST_CASE("validate ends at Ctrl-C with what is known by then", "[validate][slow]") {
+    const TempDir home;
+    Running running(home, {turbotune_program(), "validate", "--cases", kData, "--device", "cpu", "--json"});
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));  // a cold store: its first kernel takes longer
+    running.send(SIGINT);
+    const Outcome outcome = running.wait(60);
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.exit_code == 130);
+    const Json report = parse_json(outcome.out, "standard output");
+    CHECK(report["interrupted"] == true);
+    CHECK(report["failed"] == 0);
+    CHECK(report["cases"].size() < 40);
 }
 
 TEST_CASE("validate refuses a tier that the device does not have", "[validate]") {

@@ -211,7 +211,7 @@ int run_bench(const BenchCommand& command) {
     bool failed = false;
     for (const Row& row : report.rows) {
         if (row.failure.empty()) continue;
-        fmt::print(stderr, "turbotune: failed: {}: {}\n", row.problem.to_string(), row.failure);
+        tell(stderr, "turbotune: failed: {}: {}\n", row.problem.to_string(), row.failure);
         failed = true;
     }
     return report.interrupted ? kInterrupted : failed ? kFailures : kDone;

@@ -50,7 +50,9 @@ void add_devices(const std::string& arch, const std::vector<LoadedProfile>& prof
         device = model_device(arch);
     } catch (const InvalidArgument&) {
         throw InvalidArgument(
-            "--arch", fmt::format("'{}' is none of {}, and no device class of one of them", arch, arch_names()));
+            "--arch", fmt::format("'{}' is none of {}, and no class of a GPU of one of them (kernels for a CPU can be made on "
+                                  "one of its own class alone: this one is {})",
+                                  arch, arch_names(), cpu.device_class.to_string()));
     }
     if (device.device_class.to_string() == arch) return add(device);
     for (const LoadedProfile& each : profiles) {
@@ -110,19 +112,19 @@ Json report_json(const Options& options, const WarmReport& report) {
 
 void print_summary(std::FILE* stream, const Options& options, const WarmReport& report) {
     for (const WarmDevice& each : report.devices) {
-        fmt::print(stream, "{} ({}): {} with a winner of a profile, {} with the heuristic's config{}\n",
+        tell(stream, "{} ({}): {} with a winner of a profile, {} with the heuristic's config{}\n",
                    each.device.name, each.device.device_class.to_string(), counted(each.from_profiles, "workload"),
                    each.from_heuristic, options.warm.all_candidates ? ", and every other candidate" : "");
         if (each.unavailable > 0)
-            fmt::print(stream, "skipped {}: {}\n", counted(each.unavailable, "workload"), each.why_unavailable);
+            tell(stream, "skipped {}: {}\n", counted(each.unavailable, "workload"), each.why_unavailable);
     }
     for (std::size_t i = 0; i < report.failures.size() && i < kFailuresShown; ++i)
-        fmt::print(stream, "failed: {}: {}\n", report.failures[i].kernel, report.failures[i].why);
+        tell(stream, "failed: {}: {}\n", report.failures[i].kernel, report.failures[i].why);
     if (report.failures.size() > kFailuresShown)
-        fmt::print(stream, "... and {} more\n", report.failures.size() - kFailuresShown);
-    fmt::print(stream, "{}: {} compiled, {} already there, {} failed, in {}\n{}\n", counted(report.kernels, "kernel"),
+        tell(stream, "... and {} more\n", report.failures.size() - kFailuresShown);
+    tell(stream, "{}: {} compiled, {} already there, {} failed, in {}\n{}\n", counted(report.kernels, "kernel"),
                report.compiled, report.found, report.failures.size(), duration(report.seconds), report.directory);
-    if (report.interrupted) fmt::print(stream, "interrupted; the same command goes on from here\n");
+    if (report.interrupted) tell(stream, "interrupted; the same command goes on from here\n");
 }
 
 int run_warm(const Options& options) {
@@ -143,11 +145,11 @@ int run_warm(const Options& options) {
     if (options.json) print_json(report_json(options, report));
     if (report.interrupted) return kInterrupted;
     if (report.kernels == 0) {
-        fmt::print(stderr, "turbotune: error: none of the {} has a kernel on {}\n",
+        tell(stderr, "turbotune: error: none of the {} has a kernel on {}\n",
                    counted(report.workloads, "workload"), options.archs);
         return kFailures;
     }
-    if (!report.not_kept.empty()) fmt::print(stderr, "turbotune: error: {}\n", report.not_kept);
+    if (!report.not_kept.empty()) tell(stderr, "turbotune: error: {}\n", report.not_kept);
     return report.failures.empty() && report.not_kept.empty() ? kDone : kFailures;
 }
 

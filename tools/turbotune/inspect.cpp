@@ -206,13 +206,15 @@ void print_text(const std::string& path, const Profile& profile, const std::vect
     const Compatibility compatibility = grade(profile, device);
     fmt::print("{}\n", path);
     const auto line = [](const std::string& name, const std::string& value) {
-        if (!value.empty()) fmt::print("  {:<10}{}\n", name, value);
+        if (!value.empty()) fmt::print("  {:<{}}{}\n", name, std::max<std::size_t>(10, name.size() + 2), value);
     };
     line("device", fmt::format("{} ({})", profile.device_name, profile.device_class.to_string()));
     line("compiler", profile.compiler);
     for (const auto& [name, value] : profile.provenance) line(name, value);
     line("grade", fmt::format("{} on {}", to_string(compatibility.grade), device_line(device)));
     for (const std::string& difference : compatibility.differences) line("", "- " + difference);
+    if (compatibility.grade == Grade::same_class && device.device_class == open_device().info().device_class)
+        line("", "turbotune retarget checks it and makes it exact here");
     line("rejected", rejected_text(entries));
     fmt::print("\n{}", entries.empty() ? "no entries\n" : winners_text(entries, entries.size()));
     if (compatibility.grade == Grade::incompatible) return;
@@ -238,14 +240,22 @@ int inspect(InspectOptions options) {
         Json out = profile_json(options.path, profile, entries, device);
         if (!options.compare_path.empty()) {
             out["compared_with"] = options.compare_path;
+            out["compared_device"] = other.device_class.to_string();
+            out["compared_compiler"] = other.compiler;
             out["comparison"] = comparison_json(comparison);
         }
         print_json(out);
         return kDone;
     }
     print_text(options.path, profile, entries, device);
-    if (!options.compare_path.empty())
-        fmt::print("\nagainst {}\n{}", options.compare_path, comparison_text(comparison));
+    if (options.compare_path.empty()) return kDone;
+    fmt::print("\nagainst {} ({}, {}); ratio: these latencies over those\n", options.compare_path, other.device_name,
+               other.device_class.to_string());
+    if (!(other.device_class == profile.device_class))
+        fmt::print("they are of another device class: what the ratios compare is devices\n");
+    else if (other.compiler != profile.compiler)
+        fmt::print("they are of another compiler: {}\n", other.compiler);
+    fmt::print("{}", comparison_text(comparison));
     return kDone;
 }
 

@@ -147,6 +147,13 @@ std::string winners_text(const std::vector<ProfileEntry>& entries, std::size_t l
     return out;
 }
 
+void tell_text(std::FILE* stream, const std::string& text) {
+    if (stream == stderr)
+        std::fputs(text.c_str(), stream);
+    else
+        fmt::print(stream, "{}", text);
+}
+
 void print_json(const Json& value) {
     const std::string text = value.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
     std::fwrite(text.data(), 1, text.size(), stdout);

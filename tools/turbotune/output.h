@@ -1,7 +1,11 @@
 // What several subcommands print: devices, workloads and profile entries, as text and as JSON.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "turbotune/base/json.h"
@@ -24,6 +28,13 @@ Json entry_json(const ProfileEntry& entry);
 
 // One table per operation: fields that vary, latency, the winner's config.
 std::string winners_text(const std::vector<ProfileEntry>& entries, std::size_t limit);
+
+// To standard output or error. Where the latter is closed or full nobody hears, which must not cost what the former gets.
+void tell_text(std::FILE* stream, const std::string& text);
+template <typename... Arguments>
+void tell(std::FILE* stream, fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    tell_text(stream, fmt::format(format, std::forward<Arguments>(arguments)...));
+}
 
 void print_json(const Json& value);  // standard output, indented, with a newline
 // Writes out what waits in the buffer. Throws Error (store) when that, or an earlier write, failed.

@@ -26,8 +26,12 @@ int terminal_columns(std::FILE* stream) {
 
 Progress::Progress(std::FILE* stream) : Progress(stream, is_terminal(stream), 0) {}
 
-Progress::Progress(std::FILE* stream, bool terminal, int columns)
-    : stream_(stream), terminal_(terminal), fixed_columns_(columns) {}
+Progress::Progress(std::FILE* stream, bool terminal, int columns, std::chrono::milliseconds quiet)
+    : stream_(stream),
+      terminal_(terminal),
+      fixed_columns_(columns),
+      quiet_(quiet),
+      last_(std::chrono::steady_clock::now()) {}
 
 Progress::~Progress() {
     clear();
@@ -35,8 +39,11 @@ Progress::~Progress() {
 
 void Progress::update(const std::string& text, bool at_once) {
     text_ = text;
-    if (!terminal_) return;
     const auto now = std::chrono::steady_clock::now();
+    if (!terminal_) {
+        if (now - last_ >= quiet_) print(text);
+        return;
+    }
     if (!at_once && drawn_ && now - last_ < std::chrono::milliseconds(100)) return;
     last_ = now;
     draw();
@@ -56,6 +63,7 @@ void Progress::print(const std::string& line) {
     std::fprintf(stream_, "%s\n", line.c_str());
     if (drawn_) draw();
     std::fflush(stream_);
+    last_ = std::chrono::steady_clock::now();
 }
 
 void Progress::clear() {

@@ -9,9 +9,10 @@ namespace turbotune::cli {
 
 class Progress {
   public:
-    // Where the stream is no terminal, update() prints nothing and print() prints plain lines.
+    // Where the stream is no terminal, print() prints plain lines, and update() one when `quiet` passed without any, so
+    // that long work does not look dead in a log.
     explicit Progress(std::FILE* stream);
-    Progress(std::FILE* stream, bool terminal, int columns);
+    Progress(std::FILE* stream, bool terminal, int columns, std::chrono::milliseconds quiet = std::chrono::seconds(20));
     ~Progress();
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
@@ -27,9 +28,10 @@ class Progress {
     std::FILE* stream_;
     bool terminal_;
     int fixed_columns_;  // 0: ask the terminal
+    std::chrono::milliseconds quiet_;
     bool drawn_ = false;
     std::string text_;
-    std::chrono::steady_clock::time_point last_{};
+    std::chrono::steady_clock::time_point last_;  // drawn or printed; begun
 };
 
 }  // namespace turbotune::cli

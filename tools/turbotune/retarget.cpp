@@ -58,15 +58,15 @@ int run_retarget(const RetargetCommand& options) {
         },
         interrupts.count());
     progress.clear();
-    for (const std::string& difference : report.differences) fmt::print(stream, "- {}\n", difference);
-    if (report.differences.empty()) fmt::print(stream, "the profile is exact here already\n");
+    for (const std::string& difference : report.differences) tell(stream, "- {}\n", difference);
+    if (report.differences.empty()) tell(stream, "the profile is exact here already\n");
     for (const DroppedEntry& each : report.dropped)
-        fmt::print(stream, "dropped: {}: {}: {}: {}\n", each.workload.to_string(), each.config.to_string(), each.reason,
+        tell(stream, "dropped: {}: {}: {}: {}\n", each.workload.to_string(), each.config.to_string(), each.reason,
                    each.detail);
-    fmt::print(stream, "{} of {} entries kept, {} dropped, {} already there; {} configs checked, in {}{}\n",
+    tell(stream, "{} of {} entries kept, {} dropped, {} already there; {} configs checked, in {}{}\n",
                report.kept, report.entries, report.dropped.size(), report.already, report.configs,
                duration(report.seconds), report.interrupted ? "\ninterrupted; the same command goes on from here" : "");
-    if (file_exists(report.profile_path)) fmt::print(stream, "profile: {}\n", report.profile_path);
+    if (file_exists(report.profile_path)) tell(stream, "profile: {}\n", report.profile_path);
     if (options.json) print_json(report_json(options, report));
     if (report.interrupted) return kInterrupted;
     return report.dropped.empty() ? kDone : kFailures;

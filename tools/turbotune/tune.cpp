@@ -149,7 +149,7 @@ int tune(const TuneOptions& options, const std::string& command_line) {
 
     std::FILE* const stream = options.json ? stderr : stdout;
     SweepView view(stream, options.verbose, sweep_options.devices.size() > 1);
-    if (sweep_options.shards > 1) fmt::print(stream, "shard {}/{}\n", sweep_options.shard, sweep_options.shards);
+    if (sweep_options.shards > 1) tell(stream, "shard {}/{}\n", sweep_options.shard, sweep_options.shards);
     const Interrupts interrupts;
     const SweepReport report = sweep(
         sweep_options, [&](const SweepEvent& event) { view.on(event); }, interrupts.count());
@@ -157,14 +157,14 @@ int tune(const TuneOptions& options, const std::string& command_line) {
 
     const std::vector<ProfileEntry> entries = winners(report.profile_path, sweep_options);
     if (!options.json && !entries.empty()) fmt::print("\n{}\n", winners_text(entries, kRowsShown));
-    fmt::print(stream, "{}\n", summary(report, options.retest));
-    for (const std::string& failure : report.failures) fmt::print(stream, "failed: {}\n", failure);
+    tell(stream, "{}\n", summary(report, options.retest));
+    for (const std::string& failure : report.failures) tell(stream, "failed: {}\n", failure);
     if (!report.profile_path.empty() && file_exists(report.profile_path))
-        fmt::print(stream, "profile: {}\nread it: turbotune inspect {}\n", report.profile_path,
+        tell(stream, "profile: {}\nread it: turbotune inspect {}\n", report.profile_path,
                    shell_word(report.profile_path));
     if (options.json) print_json(report_json(report, sweep_options, entries));
     if (report.workloads > 0 && report.measured + report.resumed + report.failed == 0 && !report.interrupted) {
-        fmt::print(stderr, "turbotune: error: none of the {} can be tuned on this device\n",
+        tell(stderr, "turbotune: error: none of the {} can be tuned on this device\n",
                    counted(report.workloads, "workload"));
         return kFailures;
     }

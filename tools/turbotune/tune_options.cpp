@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "device_list.h"
 #include "output.h"
 #include "shard.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/files.h"
+#include "turbotune/base/log.h"
+#include "turbotune/device/device.h"
 
 namespace turbotune::cli {
 
@@ -55,7 +59,15 @@ SweepOptions TuneOptions::sweep_options() const {
     options.device = device.empty() ? "auto" : device;
     if (!devices.empty()) {
         if (!device.empty()) throw InvalidArgument("--devices", "and --device exclude each other");
-        options.devices = choose_devices(devices, list_devices());
+        std::string why_no_gpu;
+        const std::vector<DeviceInfo> present = list_devices(&why_no_gpu);
+        const bool gpus = std::any_of(present.begin(), present.end(),
+                                      [](const DeviceInfo& each) { return each.kind == DeviceKind::cuda; });
+        if (!gpus && devices != "cpu") {
+            if (devices != "all") throw DeviceError(fmt::format("--devices {}: there is no GPU: {}", devices, why_no_gpu));
+            log(LogLevel::warn, fmt::format("--devices all: there is no GPU ({}): the CPU is tuned", why_no_gpu));
+        }
+        options.devices = choose_devices(devices, present);
         options.device = options.devices.front();
     }
     options.output = output;

@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "exit_code.h"
+#include "interrupts.h"
 #include "output.h"
 #include "progress.h"
 #include "table.h"
@@ -47,10 +48,14 @@ Json case_json(const ValidatedCase& each) {
 int run_validate(const ValidateCommand& options) {
     Progress progress(stderr);  // kernels are compiled on the way: on a cold store a minute and more
     int done = 0;
-    const ValidateReport report = validate(options.validate, [&](const ValidatedCase& each) {
-        progress.update(
-            fmt::format("[{}] {} {} {} {}: {}", ++done, each.name, each.pass, each.tier, each.dtype, verdict(each)));
-    });
+    const Interrupts interrupts;
+    const ValidateReport report = validate(
+        options.validate,
+        [&](const ValidatedCase& each) {
+            progress.update(fmt::format("[{}] {} {} {} {}: {}", ++done, each.name, each.pass, each.tier, each.dtype,
+                                        verdict(each)));
+        },
+        interrupts.count());
     progress.clear();
     if (options.json) {
         Json out;
@@ -60,6 +65,7 @@ int run_validate(const ValidateCommand& options) {
         out["passed"] = report.passed;
         out["failed"] = report.failed;
         out["skipped"] = report.skipped;
+        out["interrupted"] = report.interrupted;
         print_json(out);
     } else {
         fmt::print("{}\n", device_line(report.device));
@@ -67,10 +73,10 @@ int run_validate(const ValidateCommand& options) {
         for (const ValidatedCase& each : report.cases)
             table.add({each.name, each.operation, each.pass, each.tier, each.dtype, verdict(each),
                        errors_text(each.outputs), each.reason});
-        fmt::print("{}{} passed, {} failed, {} skipped\n", table.to_string(), report.passed, report.failed,
-                   report.skipped);
+        fmt::print("{}{} passed, {} failed, {} skipped{}\n", table.to_string(), report.passed, report.failed,
+                   report.skipped, report.interrupted ? "; interrupted, the other cases did not run" : "");
     }
-    return report.failed > 0 ? kFailures : kDone;
+    return report.interrupted ? kInterrupted : report.failed > 0 ? kFailures : kDone;
 }
 
 }  // namespace
