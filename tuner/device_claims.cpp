@@ -41,8 +41,7 @@ std::vector<DeviceClaim> claim_devices(const std::vector<const DeviceInfo*>& dev
     for (const DeviceInfo* device : devices) {
         const std::string path = (folder / fmt::format("measuring-{}.lock", name_of(*device))).string();
         if (!seen.insert(path).second) continue;
-        const int descriptor =
-            uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); });
+        const int descriptor = uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); });
         if (descriptor < 0) continue;
         claims.emplace_back(descriptor);
         if (uninterrupted([&] { return ::flock(descriptor, LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK)

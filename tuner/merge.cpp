@@ -116,9 +116,10 @@ MergeReport merge_profiles(const std::vector<LoadedProfile>& inputs) {
         for (const ProfileEntry& entry : input.profile.entries) {
             const std::string& operation = entry.workload.operation;
             if (input.profile.templates.count(operation) == 0 && digests.count(operation) > 0)
-                throw InvalidArgument(input.path, fmt::format("cannot be joined with {}: it does not say which templates of {} "
-                                                              "its entries were measured with",
-                                                              digests.at(operation).second, operation));
+                throw InvalidArgument(input.path,
+                                      fmt::format("cannot be joined with {}: it does not say which templates of {} "
+                                                  "its entries were measured with",
+                                                  digests.at(operation).second, operation));
         }
     for (const auto& [operation, digest] : digests) profile.templates[operation] = digest.first;
     for (const std::vector<Holder>& each : holders) {

@@ -163,9 +163,10 @@ ProfileFile::~ProfileFile() {
         flush();
     } catch (const std::exception& error) {
         log(LogLevel::warn,
-            fmt::format("{}: the last {} workloads are not in it (what was measured of them is in the journal, where the same "
-                        "command goes on once the profile can be written): {}",
-                        path_, unsaved_.size(), error.what()));
+            fmt::format(
+                "{}: the last {} workloads are not in it (what was measured of them is in the journal, where the same "
+                "command goes on once the profile can be written): {}",
+                path_, unsaved_.size(), error.what()));
     }
 }
 

@@ -10,8 +10,8 @@
 
 namespace turbotune {
 
-// The file that a profile of that name is written to: what symbolic links, which saving by rename would replace, lead to.
-// Makes its folder. Throws InvalidArgument for what is no file, or where nothing can be written.
+// The file that a profile of that name is written to: what symbolic links, which saving by rename would replace, lead
+// to. Makes its folder. Throws InvalidArgument for what is no file, or where nothing can be written.
 std::string prepare_output(const std::string& path);
 
 class ProfileFile {

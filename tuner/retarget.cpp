@@ -79,7 +79,8 @@ class Retarget {
 Profile Retarget::load(const RetargetOptions& options) {
     std::error_code ignored;
     if (options.input == options.output || std::filesystem::equivalent(options.input, options.output, ignored))
-        throw InvalidArgument(options.output, "is the profile that is read; move that away first, and name it as the input");
+        throw InvalidArgument(options.output,
+                              "is the profile that is read; move that away first, and name it as the input");
     return load_profile(options.input);
 }
 

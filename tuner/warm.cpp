@@ -77,7 +77,8 @@ class Wanted {
     }
 
     void add(const Fields& problem, const Config& config, const SweepItem& item, const DeviceInfo& device) {
-        for (KernelSpec& spec : item.operation->kernels(problem, config, device)) add(std::move(spec), config.to_string());
+        for (KernelSpec& spec : item.operation->kernels(problem, config, device))
+            add(std::move(spec), config.to_string());
     }
 
     void add(KernelSpec spec, const std::string& config) {

@@ -164,13 +164,14 @@ TEST_CASE("A second sweep on a device is told that the two distort each other's 
     {
         char host[256] = {};
         REQUIRE(::gethostname(host, sizeof host - 1) == 0);
-        const FileLock other = FileLock::acquire(home / "profiles/measuring-" + host + "-cpu.lock", std::chrono::milliseconds(0));
+        const FileLock other =
+            FileLock::acquire(home / "profiles/measuring-" + host + "-cpu.lock", std::chrono::milliseconds(0));
         REQUIRE(other.held());
         const Outcome second = sweep("second.json");
         CHECK(second.exit_code == 0);
         CHECK(second.err.find(told) != std::string::npos);
         CHECK(sweep("second.json").err.find(told) == std::string::npos);  // which measures nothing
-        std::filesystem::remove(home / "second.json");                    // its journal is there: the final is timed anew
+        std::filesystem::remove(home / "second.json");  // its journal is there: the final is timed anew
         CHECK(sweep("second.json").err.find(told) != std::string::npos);
     }
     CHECK(sweep("third.json").err.find(told) == std::string::npos);

@@ -105,9 +105,10 @@ TEST_CASE("A memory limit that is no number is refused before anything runs", "[
 
 TEST_CASE("Standard error that cannot be written costs nothing of what standard output gets", "[cli]") {
     const TempDir home;
-    const std::string command = turbotune_program() +
-                                " --device cpu --preset quick --lengths 64 --passes inference --layouts padded --dtypes fp32 "
-                                "--json 2>/dev/full";
+    const std::string command =
+        turbotune_program() +
+        " --device cpu --preset quick --lengths 64 --passes inference --layouts padded --dtypes fp32 "
+        "--json 2>/dev/full";
     const Outcome outcome = run_program(home, {"/bin/sh", "-c", command}, 200);
     CHECK(outcome.exit_code == 0);
     CHECK(parse_json(outcome.out, "standard output")["measured"] == 1);

@@ -6,7 +6,8 @@
 
 using namespace turbotune;
 
-TEST_CASE("what an entry says of its winner's latency, which may be of a slower day, does not drop the winner", "[sweep]") {
+TEST_CASE("what an entry says of its winner's latency, which may be of a slower day, does not drop the winner",
+          "[sweep]") {
     SweepBench before({toy_config("good", 1000, 0)});
     before.run();
     Profile slow = before.profile();

@@ -50,9 +50,10 @@ void add_devices(const std::string& arch, const std::vector<LoadedProfile>& prof
         device = model_device(arch);
     } catch (const InvalidArgument&) {
         throw InvalidArgument(
-            "--arch", fmt::format("'{}' is none of {}, and no class of a GPU of one of them (kernels for a CPU can be made on "
-                                  "one of its own class alone: this one is {})",
-                                  arch, arch_names(), cpu.device_class.to_string()));
+            "--arch",
+            fmt::format("'{}' is none of {}, and no class of a GPU of one of them (kernels for a CPU can be made on "
+                        "one of its own class alone: this one is {})",
+                        arch, arch_names(), cpu.device_class.to_string()));
     }
     if (device.device_class.to_string() == arch) return add(device);
     for (const LoadedProfile& each : profiles) {
@@ -112,9 +113,9 @@ Json report_json(const Options& options, const WarmReport& report) {
 
 void print_summary(std::FILE* stream, const Options& options, const WarmReport& report) {
     for (const WarmDevice& each : report.devices) {
-        tell(stream, "{} ({}): {} with a winner of a profile, {} with the heuristic's config{}\n",
-                   each.device.name, each.device.device_class.to_string(), counted(each.from_profiles, "workload"),
-                   each.from_heuristic, options.warm.all_candidates ? ", and every other candidate" : "");
+        tell(stream, "{} ({}): {} with a winner of a profile, {} with the heuristic's config{}\n", each.device.name,
+             each.device.device_class.to_string(), counted(each.from_profiles, "workload"), each.from_heuristic,
+             options.warm.all_candidates ? ", and every other candidate" : "");
         if (each.unavailable > 0)
             tell(stream, "skipped {}: {}\n", counted(each.unavailable, "workload"), each.why_unavailable);
     }
@@ -123,7 +124,7 @@ void print_summary(std::FILE* stream, const Options& options, const WarmReport& 
     if (report.failures.size() > kFailuresShown)
         tell(stream, "... and {} more\n", report.failures.size() - kFailuresShown);
     tell(stream, "{}: {} compiled, {} already there, {} failed, in {}\n{}\n", counted(report.kernels, "kernel"),
-               report.compiled, report.found, report.failures.size(), duration(report.seconds), report.directory);
+         report.compiled, report.found, report.failures.size(), duration(report.seconds), report.directory);
     if (report.interrupted) tell(stream, "interrupted; the same command goes on from here\n");
 }
 
@@ -145,8 +146,8 @@ int run_warm(const Options& options) {
     if (options.json) print_json(report_json(options, report));
     if (report.interrupted) return kInterrupted;
     if (report.kernels == 0) {
-        tell(stderr, "turbotune: error: none of the {} has a kernel on {}\n",
-                   counted(report.workloads, "workload"), options.archs);
+        tell(stderr, "turbotune: error: none of the {} has a kernel on {}\n", counted(report.workloads, "workload"),
+             options.archs);
         return kFailures;
     }
     if (!report.not_kept.empty()) tell(stderr, "turbotune: error: {}\n", report.not_kept);

@@ -29,7 +29,8 @@ Json entry_json(const ProfileEntry& entry);
 // One table per operation: fields that vary, latency, the winner's config.
 std::string winners_text(const std::vector<ProfileEntry>& entries, std::size_t limit);
 
-// To standard output or error. Where the latter is closed or full nobody hears, which must not cost what the former gets.
+// To standard output or error. Where the latter is closed or full nobody hears, which must not cost what the former
+// gets.
 void tell_text(std::FILE* stream, const std::string& text);
 template <typename... Arguments>
 void tell(std::FILE* stream, fmt::format_string<Arguments...> format, Arguments&&... arguments) {

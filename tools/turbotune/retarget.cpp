@@ -62,10 +62,10 @@ int run_retarget(const RetargetCommand& options) {
     if (report.differences.empty()) tell(stream, "the profile is exact here already\n");
     for (const DroppedEntry& each : report.dropped)
         tell(stream, "dropped: {}: {}: {}: {}\n", each.workload.to_string(), each.config.to_string(), each.reason,
-                   each.detail);
-    tell(stream, "{} of {} entries kept, {} dropped, {} already there; {} configs checked, in {}{}\n",
-               report.kept, report.entries, report.dropped.size(), report.already, report.configs,
-               duration(report.seconds), report.interrupted ? "\ninterrupted; the same command goes on from here" : "");
+             each.detail);
+    tell(stream, "{} of {} entries kept, {} dropped, {} already there; {} configs checked, in {}{}\n", report.kept,
+         report.entries, report.dropped.size(), report.already, report.configs, duration(report.seconds),
+         report.interrupted ? "\ninterrupted; the same command goes on from here" : "");
     if (file_exists(report.profile_path)) tell(stream, "profile: {}\n", report.profile_path);
     if (options.json) print_json(report_json(options, report));
     if (report.interrupted) return kInterrupted;

@@ -161,11 +161,11 @@ int tune(const TuneOptions& options, const std::string& command_line) {
     for (const std::string& failure : report.failures) tell(stream, "failed: {}\n", failure);
     if (!report.profile_path.empty() && file_exists(report.profile_path))
         tell(stream, "profile: {}\nread it: turbotune inspect {}\n", report.profile_path,
-                   shell_word(report.profile_path));
+             shell_word(report.profile_path));
     if (options.json) print_json(report_json(report, sweep_options, entries));
     if (report.workloads > 0 && report.measured + report.resumed + report.failed == 0 && !report.interrupted) {
         tell(stderr, "turbotune: error: none of the {} can be tuned on this device\n",
-                   counted(report.workloads, "workload"));
+             counted(report.workloads, "workload"));
         return kFailures;
     }
     return exit_code_of(report);

@@ -64,7 +64,8 @@ SweepOptions TuneOptions::sweep_options() const {
         const bool gpus = std::any_of(present.begin(), present.end(),
                                       [](const DeviceInfo& each) { return each.kind == DeviceKind::cuda; });
         if (!gpus && devices != "cpu") {
-            if (devices != "all") throw DeviceError(fmt::format("--devices {}: there is no GPU: {}", devices, why_no_gpu));
+            if (devices != "all")
+                throw DeviceError(fmt::format("--devices {}: there is no GPU: {}", devices, why_no_gpu));
             log(LogLevel::warn, fmt::format("--devices all: there is no GPU ({}): the CPU is tuned", why_no_gpu));
         }
         options.devices = choose_devices(devices, present);
