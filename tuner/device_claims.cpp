@@ -41,12 +41,15 @@ std::vector<DeviceClaim> claim_devices(const std::vector<const DeviceInfo*>& dev
     for (const DeviceInfo* device : devices) {
         const std::string path = (folder / fmt::format("measuring-{}.lock", name_of(*device))).string();
         if (!seen.insert(path).second) continue;
-        const int descriptor = uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); });
+        int descriptor = uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); });
+        if (descriptor < 0) descriptor = uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
         if (descriptor < 0) continue;
         claims.emplace_back(descriptor);
         if (uninterrupted([&] { return ::flock(descriptor, LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK)
             log(LogLevel::warn,
                 fmt::format("another sweep is measuring on {}: each distorts the other's times", device->name));
+        // Shared by all that measure, so that a third is told as long as one of them does.
+        uninterrupted([&] { return ::flock(descriptor, LOCK_SH | LOCK_NB); });
     }
     return claims;
 }

@@ -20,8 +20,9 @@ class DeviceClaim {
     int descriptor_;
 };
 
-// Whoever comes second on a device is told, by a warning. Sweeps meet in the user's folder of profiles, or where there
-// is none beside the profile that they write; nowhere when neither can be written or files cannot be locked there.
+// Whoever comes second, or later, on a device is told, by a warning. Sweeps meet in the user's folder of profiles, or
+// where there is none beside the profile that they write; nowhere when neither can be written or files cannot be locked
+// there.
 std::vector<DeviceClaim> claim_devices(const std::vector<const DeviceInfo*>& devices, const std::string& profile_path);
 
 }  // namespace turbotune

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "outcome_json.h"
@@ -244,11 +245,11 @@ void Journal::append(const CandidateOutcome& outcome) {
     if (file.identity() != written_) {  // another process may have set this object's journal aside, and begun its own
         Content content = read_all();
         if (content.foreign)
-            throw StoreError(
-                fmt::format("{}: another sweep, with another compiler, device class or version of the kernels, has "
-                            "begun a journal of "
-                            "its own there; what this one measured before is in {}.previous",
-                            path_, path_));
+            throw StoreError(fmt::format(
+                "{}: another sweep, with another compiler, device class or version of the kernels, has "
+                "begun a journal of its own there; what this one measured before was moved aside, to a name "
+                "with .previous",
+                path_));
         take(std::move(content));
     }
     bool covered = header_on_file_ && !file.empty();

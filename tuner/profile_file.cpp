@@ -116,8 +116,8 @@ bool ProfileFile::same_conditions(const Profile& other) const {
                        [&](const ProfileEntry& entry) { return other.templates.count(entry.workload.operation) > 0; });
 }
 
-// Entries on file win over those in memory: they were saved later, or by this process. Where they come from is told as
-// long as they are there; the date is the last one's.
+// Entries on file win over those in memory: they were saved later, or by this process. What is told
+// of where entries come from stays, even when all of them were measured anew; the date is the last one's.
 void ProfileFile::take_in(const Profile& other) {
     if (!other.entries.empty()) {
         Provenance provenance = other.provenance;

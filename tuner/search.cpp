@@ -26,7 +26,6 @@ struct TrimmedMean {
     double error = 0;  // standard error, from the winsorized variance
 
     explicit TrimmedMean(std::vector<double> samples) {
-        if (samples.empty()) return;
         std::sort(samples.begin(), samples.end());
         std::size_t n = samples.size(), cut = n / 10;
         double low = samples[cut], high = samples[n - 1 - cut], squares = 0;

@@ -142,7 +142,6 @@ class Sweep {
     std::exception_ptr error_;
     int settled_ = 0;
     std::size_t prefetched_ = 0;  // groups whose kernels have been asked for
-    double least_rotation_ = INFINITY;
     std::string last_memory_;
 };
 
@@ -251,11 +250,9 @@ void Sweep::save(const Lane& lane, const TuningResult& result) {
     bool saved = false;
     {
         const std::lock_guard lock(mutex_);
-        if (result.l2_bytes > 0 && result.rotated_bytes / result.l2_bytes < least_rotation_) {
-            least_rotation_ = result.rotated_bytes / result.l2_bytes;
+        if (result.l2_bytes > 0)
             join_provenance(file_.provenance(),
                             {{"rotation", describe_rotation(result.rotated_bytes, result.l2_bytes)}});
-        }
         saved = file_.put(result.entry);
         saved_.push_back(result.entry.workload);
         put_unasked_twin(result.entry);

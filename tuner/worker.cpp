@@ -264,7 +264,9 @@ Json Worker::answer(JsonReader& request) {
 }  // namespace
 
 int worker_main(const std::string& device, const Store::Options& store, const std::vector<const Operation*>& known) {
-    for (int each : {SIGINT, SIGHUP, SIGTERM}) ::signal(each, SIG_IGN);  // the parent decides when to stop
+    // Ctrl-C and a terminal that closes reach the whole process group, and what Slurm and systemd send at the end of a
+    // job reaches all of its processes; whether this one stops is for its parent to say.
+    for (int each : {SIGINT, SIGHUP, SIGTERM}) ::signal(each, SIG_IGN);
     // Never destroyed: the listening thread uses it until the process ends.
     Channel& channel = *new Channel;
     Worker worker(channel, device, store, known);

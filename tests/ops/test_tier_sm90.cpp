@@ -235,6 +235,57 @@ TEST_CASE("whoever warms a cache for Hopper hears of the problems that get anoth
     }
 }
 
+TEST_CASE("kernels without far tiles serve exactly the problems that have none", "[tiers]") {
+    // As key_tiles of sequence.cuh tells tiles apart.
+    const auto has_far_tile = [](int length, int band, int rows, int keys) {
+        for (int row0 = 0; row0 < length; row0 += rows)
+            for (int key0 = 0; key0 < length; key0 += keys)
+                if (row0 - (key0 + keys - 1) >= band || row0 + rows - 1 - key0 <= -band) return true;
+        return false;
+    };
+    int without = 0, with = 0;
+    for (const auto& [buckets, longest] : {std::pair{256, 512}, {32, 64}, {0, 40}, {16, 32}}) {
+        const int band = make_slot_table(buckets, longest).band;
+        for (int length = 1; length < 1300; length += 13) {
+            Problem problem = sample(length);
+            problem.position_buckets = buckets, problem.max_relative_positions = longest;
+            for (const Config& config : sm90_tier().candidates(workload_of(problem), hopper())) {
+                const int rows = 64 * static_cast<int>(config.integer("warpgroups")),
+                          keys = static_cast<int>(config.integer("block_n"));
+                for (const KernelLaunch& launch : sm90_tier().launches(problem, config, hopper())) {
+                    if (launch.spec.kernel_name != "disentangled_attention_forward_sm90") continue;
+                    const bool far = launch.spec.parameters.boolean("far");
+                    INFO("length " << length << ", band " << band << ", " << config.to_string());
+                    REQUIRE(far == has_far_tile(length, band, rows, keys));
+                    ++(far ? with : without);
+                }
+            }
+        }
+    }
+    CHECK(with > 100);
+    CHECK(without > 100);
+}
+
+TEST_CASE("compile-ahead knows the kernels of every parity case, with far tiles and without", "[tiers]") {
+    for (const char* length : {"128", "384", "512", "1024"})
+        for (const Workload& workload : operation().workloads(
+                 {Preset::exhaustive,
+                  {{"pass", {"inference", "training_forward"}}, {"length", {length}}, {"precision", {"half"}}}})) {
+            const Config config = operation().heuristic(workload, hopper());
+            std::set<std::string> known;
+            for (const Fields& problem : operation().problems(workload, hopper()))
+                for (const KernelSpec& spec : operation().kernels(problem, config, hopper()))
+                    known.insert(spec.to_string());
+            std::vector<TestCase> cases = operation().parity_cases(workload, hopper(), 1);
+            cases.push_back(operation().timing_case(workload, hopper(), 1));
+            for (const TestCase& each : cases)
+                for (const KernelSpec& spec : operation().kernels(each.problem, config, hopper())) {
+                    INFO(workload.to_string() << ": " << spec.to_string());
+                    CHECK(known.count(spec.to_string()) == 1);
+                }
+        }
+}
+
 // ptxas makes every wgmma wait for the one before it when it cannot prove a pipeline sound, and only says so.
 TEST_CASE("the sm90 kernels compile with their wgmma pipelines intact", "[tiers][nvrtc][slow][long]") {
     if (!have_nvrtc()) {
@@ -255,7 +306,8 @@ TEST_CASE("the sm90 kernels compile with their wgmma pipelines intact", "[tiers]
           {DType::bf16, 64, 300, padded, training, 0.1},
           {DType::bf16, 64, 64, padded, training, 0.1},
           {DType::bf16, 64, 512, padded, training, 0.1},
-          {DType::bf16, 64, 1024, padded, inference, 0.0},  // with far tiles, as are those below and of 4096
+          {DType::f16, 32, 512, packed, inference, 0.0},
+          {DType::bf16, 64, 1024, padded, inference, 0.0},  // with far tiles, as those below and of 4096
           {DType::bf16, 64, 1024, padded, training, 0.0},
           {DType::bf16, 64, 1024, padded, training, 0.1},
           {DType::bf16, 64, 700, padded, inference, 0.0},

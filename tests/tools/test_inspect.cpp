@@ -183,7 +183,7 @@ TEST_CASE("inspect keeps names and values apart, and says what makes a profile e
     profile.provenance["measured_templates_disentangled_attention"] = "0123";
     save_profile(profile, home / "p.json");
     const Outcome text = run_turbotune(home, {"inspect", home / "p.json"});
-    CHECK(text.out.find("measured_templates_disentangled_attention  0123") != std::string::npos);
+    CHECK(text.out.find("measured_templates_disentangled_attention 0123") != std::string::npos);
     CHECK(text.out.find("turbotune retarget") != std::string::npos);
 }
 

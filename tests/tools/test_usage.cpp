@@ -119,6 +119,7 @@ TEST_CASE("A device that is not there is exit code 3", "[cli]") {
     const Outcome several = run_turbotune(other, {"--devices", "0,1", "--dry-run"});
     CHECK(several.exit_code == 3);
     CHECK(several.err.find("there is no GPU") != std::string::npos);
+    CHECK(run_turbotune(other, {"--devices", "cpu,x", "--dry-run"}).exit_code == 2);
     const Outcome all = run_turbotune(other, {"--devices", "all", "--dry-run"});
     CHECK(all.exit_code == 0);
     CHECK(all.err.find("the CPU is tuned") != std::string::npos);

@@ -75,19 +75,26 @@ TEST_CASE("a job that was suspended for longer than the watchdog waits goes on",
     Scratch scratch;
     const std::string path =
         script(scratch, "read line; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; done; echo '{}'; read x\n");
+    int begun[2];
+    REQUIRE(::pipe(begun) == 0);
     const pid_t job = ::fork();
     if (job == 0) {
         ::setpgid(0, 0);
         WorkerProcess worker(path, "cpu");
+        [[maybe_unused]] const ssize_t told = ::write(begun[1], "x", 1);
         ::_exit(worker.exchange("go", 2.0, nullptr).answer == "{}" ? 0 : 1);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(400));
-    REQUIRE(::kill(-job, SIGSTOP) == 0);
+    ::setpgid(job, job);
+    char byte = 0;
+    CHECK(::read(begun[0], &byte, 1) == 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    CHECK(::kill(-job, SIGSTOP) == 0);
     std::this_thread::sleep_for(std::chrono::milliseconds(3000));
-    REQUIRE(::kill(-job, SIGCONT) == 0);
+    CHECK(::kill(-job, SIGCONT) == 0);
     int status = -1;
-    REQUIRE(::waitpid(job, &status, 0) == job);
+    CHECK(::waitpid(job, &status, 0) == job);
     CHECK(status == 0);
+    for (int end : begun) ::close(end);
 }
 
 TEST_CASE("a crash is a fault with its signal and last words", "[worker]") {

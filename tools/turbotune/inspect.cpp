@@ -206,14 +206,14 @@ void print_text(const std::string& path, const Profile& profile, const std::vect
     const Compatibility compatibility = grade(profile, device);
     fmt::print("{}\n", path);
     const auto line = [](const std::string& name, const std::string& value) {
-        if (!value.empty()) fmt::print("  {:<{}}{}\n", name, std::max<std::size_t>(10, name.size() + 2), value);
+        if (!value.empty()) fmt::print("  {:<{}}{}\n", name, std::max<std::size_t>(10, name.size() + 1), value);
     };
     line("device", fmt::format("{} ({})", profile.device_name, profile.device_class.to_string()));
     line("compiler", profile.compiler);
     for (const auto& [name, value] : profile.provenance) line(name, value);
     line("grade", fmt::format("{} on {}", to_string(compatibility.grade), device_line(device)));
     for (const std::string& difference : compatibility.differences) line("", "- " + difference);
-    if (compatibility.grade == Grade::same_class && device.device_class == open_device().info().device_class)
+    if (compatibility.grade == Grade::same_class && device.device_class == list_devices().front().device_class)
         line("", "turbotune retarget checks it and makes it exact here");
     line("rejected", rejected_text(entries));
     fmt::print("\n{}", entries.empty() ? "no entries\n" : winners_text(entries, entries.size()));

@@ -63,11 +63,11 @@ SweepOptions TuneOptions::sweep_options() const {
         const std::vector<DeviceInfo> present = list_devices(&why_no_gpu);
         const bool gpus = std::any_of(present.begin(), present.end(),
                                       [](const DeviceInfo& each) { return each.kind == DeviceKind::cuda; });
-        if (!gpus && devices != "cpu") {
-            if (devices != "all")
+        for (const std::string& name : split_list("--devices", devices))
+            if (!gpus && name.find_first_not_of("0123456789") == std::string::npos)
                 throw DeviceError(fmt::format("--devices {}: there is no GPU: {}", devices, why_no_gpu));
+        if (!gpus && devices == "all")
             log(LogLevel::warn, fmt::format("--devices all: there is no GPU ({}): the CPU is tuned", why_no_gpu));
-        }
         options.devices = choose_devices(devices, present);
         options.device = options.devices.front();
     }

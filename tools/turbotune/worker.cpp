@@ -1,4 +1,3 @@
-#include <csignal>
 #include <memory>
 
 #include "commands.h"
@@ -14,9 +13,6 @@ void add_worker(CLI::App& app, Action& chosen) {
     command->add_option("--device", *device, "The device")->type_name("N|cpu|auto");
     command->callback([device, &chosen] {
         chosen = [device] {
-            // Ctrl-C and a terminal that closes reach the whole process group, and what Slurm and systemd send at the
-            // end of a job reaches all of its processes; whether this one stops is for the tuner to say.
-            for (const int each : {SIGINT, SIGHUP, SIGTERM}) std::signal(each, SIG_IGN);
             return worker_main(*device, {});  // the store comes with the first request
         };
     });

@@ -2,9 +2,12 @@
 // measured is lost whenever a sweep is killed.
 #pragma once
 
+#include <sys/types.h>
+
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "turbotune/profile/profile.h"
