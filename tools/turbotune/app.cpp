@@ -18,8 +18,7 @@ int report(const std::string& message, int code) {
     // One line, whatever a compiler or a file put into the message.
     std::string line = message;
     std::replace(line.begin(), line.end(), '\n', ' ');
-    line = "turbotune: error: " + line + '\n';
-    std::fputs(line.c_str(), stderr);  // unlike fmt::print, silent where standard error is closed
+    tell(stderr, "turbotune: error: {}\n", line);
     return code;
 }
 

@@ -6,6 +6,7 @@
 
 #include "output.h"
 #include "turbotune/base/error.h"
+#include "turbotune/base/log.h"
 
 namespace turbotune::cli {
 namespace {
@@ -42,19 +43,26 @@ void need_one_class(const std::vector<const DeviceInfo*>& devices) {
 
 }  // namespace
 
-std::vector<std::string> choose_devices(const std::string& text, const std::vector<DeviceInfo>& present) {
+std::vector<std::string> choose_devices(const std::string& text, const std::vector<DeviceInfo>& present,
+                                        const std::string& why_no_gpu) {
+    const bool gpus = std::any_of(present.begin(), present.end(),
+                                  [](const DeviceInfo& device) { return device.kind == DeviceKind::cuda; });
     std::vector<const DeviceInfo*> chosen;
     if (text == "all") {
         for (const DeviceInfo& device : present)
             if (device.kind == DeviceKind::cuda) chosen.push_back(&device);
-        if (chosen.empty())
+        if (!gpus) {
+            log(LogLevel::warn, fmt::format("{} all: there is no GPU ({}): the CPU is tuned", kFlag, why_no_gpu));
             for (const DeviceInfo& device : present) chosen.push_back(&device);
+        }
     } else {
         for (const std::string& name : split_list(kFlag, text)) {
             const auto found = std::find_if(present.begin(), present.end(),
                                             [&](const DeviceInfo& device) { return device_id(device) == name; });
             std::vector<const DeviceInfo*> all;
             for (const DeviceInfo& device : present) all.push_back(&device);
+            if (!gpus && name.find_first_not_of("0123456789") == std::string::npos)
+                throw DeviceError(fmt::format("{} {}: there is no GPU: {}", kFlag, text, why_no_gpu));
             if (found == present.end())
                 throw InvalidArgument(kFlag, fmt::format("'{}' is neither all nor one of {}", name, ids(all)));
             if (std::find(chosen.begin(), chosen.end(), &*found) != chosen.end())

@@ -2,14 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "device_list.h"
 #include "output.h"
 #include "shard.h"
 #include "turbotune/base/error.h"
 #include "turbotune/base/files.h"
-#include "turbotune/base/log.h"
 #include "turbotune/device/device.h"
 
 namespace turbotune::cli {
@@ -61,14 +58,7 @@ SweepOptions TuneOptions::sweep_options() const {
         if (!device.empty()) throw InvalidArgument("--devices", "and --device exclude each other");
         std::string why_no_gpu;
         const std::vector<DeviceInfo> present = list_devices(&why_no_gpu);
-        const bool gpus = std::any_of(present.begin(), present.end(),
-                                      [](const DeviceInfo& each) { return each.kind == DeviceKind::cuda; });
-        for (const std::string& name : split_list("--devices", devices))
-            if (!gpus && name.find_first_not_of("0123456789") == std::string::npos)
-                throw DeviceError(fmt::format("--devices {}: there is no GPU: {}", devices, why_no_gpu));
-        if (!gpus && devices == "all")
-            log(LogLevel::warn, fmt::format("--devices all: there is no GPU ({}): the CPU is tuned", why_no_gpu));
-        options.devices = choose_devices(devices, present);
+        options.devices = choose_devices(devices, present, why_no_gpu);
         options.device = options.devices.front();
     }
     options.output = output;
